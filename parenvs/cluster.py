@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from parenvs.compiled import Array, choose, shared
+from parenvs.compiled import Array, Figure, choose, shared
 from parenvs.errors import ClusterError, ParenvsError, among, refuse_unknown, shown
 from parenvs.fields import checked, one_of, read, settle, whole, words
 from parenvs.files import StrPath, read_json
@@ -272,22 +272,22 @@ LINKS = ("rank", "node")
 """Rules for the bandwidth of a group between servers: by its ranks in each, or the whole server."""
 
 
-def server_of(device: Array, devices_per_server: Array) -> Array:
+def server_of(device: Figure, devices_per_server: Figure) -> Figure:
     """Return the number of the server that holds a device."""
     return device // devices_per_server
 
 
-def same_server(first: Array, end: Array, devices_per_server: Array) -> Array:
+def same_server(first: Figure, end: Figure, devices_per_server: Figure) -> Figure:
     """Return whether the devices ``[first, end)`` lie in one server."""
     return server_of(first, devices_per_server) == server_of(end - 1, devices_per_server)
 
 
-def group_bandwidth(same: Array, intra_bw: Array, inter_bw: Array) -> Array:
+def group_bandwidth(same: Figure, intra_bw: Figure, inter_bw: Figure) -> Figure:
     """Return the bandwidth of groups of devices, bytes/s."""
     return np.where(same, intra_bw, inter_bw)
 
 
-def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
+def sync_bytes(size: Figure, group: Figure, method: str = "allreduce") -> Figure:
     """Return the bytes that pass the narrowest link while gradients are synchronized.
 
     * ``"allreduce"``: a ring, ``2 W (R-1) / R``;
@@ -313,7 +313,9 @@ def sync_bytes(size: Array, group: Array, method: str = "allreduce") -> Array:
     return ring_bytes(2.0 * size, group)
 
 
-def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "allreduce") -> Array:
+def sync_seconds(
+    size: Figure, group: Figure, bandwidth: Figure, method: str = "allreduce"
+) -> Figure:
     """Return the seconds to synchronize ``size`` bytes of gradients over ``group`` devices.
 
     Args:
@@ -325,20 +327,20 @@ def sync_seconds(size: Array, group: Array, bandwidth: Array, method: str = "all
     return sync_bytes(size, group, method) / bandwidth
 
 
-def central_bytes(size: Array, group: Array) -> Array:
+def central_bytes(size: Figure, group: Figure) -> Figure:
     """Return the bytes of all devices of a group over the link of one server, if there are more."""
     return size * group * (group > 1)
 
 
-def ring_bytes(size: Array, group: Array) -> Array:
+def ring_bytes(size: Figure, group: Figure) -> Figure:
     """Return the bytes per link of an all-gather or a reduce-scatter: ``S (R-1) / R``."""
     return size * (group - 1) / group
 
 
 @shared
 def ring_seconds(
-    size: Array, group: Array, bandwidth: Array, lap: Array, bucket: float = 0.0
-) -> Array:
+    size: Figure, group: Figure, bandwidth: Figure, lap: Figure, bucket: float = 0.0
+) -> Figure:
     """Return the seconds in which every rank of a ring receives an array of ``size`` bytes in all.
 
     ``lap`` are the seconds of latency of one time around, ``bucket`` bytes that one collective
@@ -350,7 +352,7 @@ def ring_seconds(
 
 
 @shared
-def inside_bandwidth(links: Any, group: Array, stride: Array) -> Array:
+def inside_bandwidth(links: Any, group: Figure, stride: Figure) -> Figure:
     """Return the bandwidth of groups of ranks inside a server, bytes/s."""
     if not links.near:
         return links.intra_bw
@@ -358,7 +360,7 @@ def inside_bandwidth(links: Any, group: Array, stride: Array) -> Array:
 
 
 @shared
-def spanned(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
+def spanned(links: Any, group: Figure, stride: Figure) -> tuple[Figure, Figure]:
     """Return the ranks of a group in each server, and the servers that it spans."""
     if links.by_node:
         inside = links.devices_per_server
@@ -369,7 +371,7 @@ def spanned(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
 
 
 @shared
-def ring_of(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
+def ring_of(links: Any, group: Figure, stride: Figure) -> tuple[Figure, Figure]:
     """Return the bandwidth of collectives of groups of ranks, and their latency.
 
     ``links`` has the fields of ``Links``.
@@ -389,7 +391,7 @@ def ring_of(links: Any, group: Array, stride: Array) -> tuple[Array, Array]:
 
 
 @shared
-def send_seconds(links: Any, size: Array, same_server: Array, ranks: Array) -> Array:
+def send_seconds(links: Any, size: Figure, same_server: Figure, ranks: Figure) -> Figure:
     """Return the seconds in which each of ``ranks`` pairs of devices passes ``size`` bytes.
 
     Each pair has a network card of its own; by the rule of the whole server all pass one link
@@ -439,18 +441,18 @@ class Links:
         """Whether the rule is that of the whole server."""
         return self.rule == "node"
 
-    def all_gather(self, size: Array, group: Array, stride: Array) -> Array:
+    def all_gather(self, size: Figure, group: Figure, stride: Figure) -> Figure:
         """Return the seconds in which every rank receives an array of ``size`` bytes in all.
 
         A reduce-scatter takes as long. One rank takes none.
         """
         return ring_seconds(size, group, *ring_of(self, group, stride))
 
-    def all_reduce(self, size: Array, group: Array, stride: Array) -> Array:
+    def all_reduce(self, size: Figure, group: Figure, stride: Figure) -> Figure:
         """Return the seconds to sum arrays of ``size`` bytes: twice those of an all-gather."""
         return 2.0 * self.all_gather(size, group, stride)
 
-    def all_to_all(self, size: Array, group: Array, stride: Array) -> Array:
+    def all_to_all(self, size: Figure, group: Figure, stride: Figure) -> Figure:
         """Return the seconds in which every rank sends ``size`` bytes in all to the others."""
         inside = inside_bandwidth(self, group, stride)
         bandwidth = np.where(spanned(self, group, stride)[1] == 1, inside, self.nic_bw)
@@ -458,8 +460,8 @@ class Links:
         return ring_seconds(size, group, self.share * bandwidth, lap)
 
     def dispatch(
-        self, size: Array, copies: Array, group: Array, stride: Array, once: bool = False
-    ) -> Array:
+        self, size: Figure, copies: Figure, group: Figure, stride: Figure, once: bool = False
+    ) -> Figure:
         """Return the seconds in which every rank sends copies of its tokens to drawn ranks.
 
         What leaves a server passes the network card, all else the links inside, both at a time.
@@ -615,17 +617,17 @@ class Cluster:
         counts += [count for count in range(per_server - 1, 1, -1) if per_server % count == 0]
         return [self.part(count) for count in counts if count >= 2]
 
-    def same_server(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def same_server(self, first: Array, end: Array) -> Array:
         """Return whether groups of devices ``[first, end)`` lie in one server, elementwise."""
         return same_server(first, end, self.devices_per_server)
 
-    def bandwidth(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def bandwidth(self, first: Array, end: Array) -> Array:
         """Return the bandwidth of groups of devices ``[first, end)``, bytes/s, elementwise."""
         return group_bandwidth(self.same_server(first, end), self.intra_bw, self.inter_bw)
 
     def sync_seconds(
-        self, size: np.ndarray, first: np.ndarray, end: np.ndarray, method: str = "allreduce"
-    ) -> np.ndarray:
+        self, size: Array, first: Array, end: Array, method: str = "allreduce"
+    ) -> Array:
         """Return the seconds to synchronize ``size`` bytes of gradients over ``[first, end)``.
 
         Elementwise; ``method`` is one of ``SYNC_METHODS``, see the function ``sync_bytes``.

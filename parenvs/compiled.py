@@ -16,8 +16,9 @@ import numpy as np
 F = TypeVar("F", bound=Callable)
 WIDE = 64
 """Values per row from which NumPy adds rows faster than it accumulates columns."""
-Array = Any
-"""A NumPy array; some functions also take plain numbers, and say so."""
+Array = np.ndarray
+Figure = Any
+"""A number or an array of numbers."""
 
 
 def compiled(function: F) -> F:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from parenvs.compiled import Array
+from parenvs.compiled import Array, Figure
 from parenvs.fields import Count, Text, number, one_of, words
 
 FORWARD, INPUT, WEIGHT = ROLES = ("forward", "input", "weight")
@@ -73,7 +73,7 @@ class Measured:
         return {field.name: x for field in fields(self) if (x := getattr(self, field.name))}
 
     @cached_property
-    def _tables(self) -> dict[tuple[Any, ...], tuple[np.ndarray, np.ndarray]]:
+    def _tables(self) -> dict[tuple[Any, ...], tuple[Array, Array]]:
         """Logarithms of the shapes of each kind of kernel, a row each, and their shares."""
         found: dict[tuple[Any, ...], dict[tuple[int, ...], list[float]]] = {}
         for precision, role, groups, m, k, n, share in self.products:
@@ -89,8 +89,8 @@ class Measured:
         }
 
     def product_share(
-        self, precision: str, role: str, groups: Array, m: Array, k: Array, n: Array
-    ) -> Array:
+        self, precision: str, role: str, groups: Figure, m: Figure, k: Figure, n: Figure
+    ) -> Figure:
         """Return the share of the peak that products reach, elementwise; NaN where none is known.
 
         ``role`` is empty where it is not known.
@@ -99,8 +99,8 @@ class Measured:
         return self._share((precision, role, grouped), groups, m, k, n)
 
     def attention_share(
-        self, precision: str, which: str, samples: Array, sequence: Array, *heads: Array
-    ) -> Array:
+        self, precision: str, which: str, samples: Figure, sequence: Figure, *heads: Figure
+    ) -> Figure:
         """Return the share that attention reaches in a pass, as ``product_share`` does.
 
         ``heads`` are those of queries and of keys, and both widths.
@@ -110,7 +110,7 @@ class Measured:
         counts = np.multiply(samples, queries), np.multiply(samples, keys)
         return self._share((precision, which), sequence, *counts, *widths)
 
-    def _share(self, key: tuple[Any, ...], *shape: Array) -> Array:
+    def _share(self, key: tuple[Any, ...], *shape: Figure) -> Figure:
         arrays = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in shape))
         if key not in self._tables:
             return np.full(arrays[0].shape, np.nan)

@@ -24,6 +24,7 @@ from parenvs.agents.evaluation.statistics import (
     performance_profile,
     probability_of_improvement,
 )
+from parenvs.compiled import Array
 from parenvs.core.plan import OPTIMAL
 from parenvs.core.sets import BOUND, KINDS, ProblemSet, family_named, score_of, set_of
 from parenvs.errors import NO_PLAN, ParenvsError, one_line, shown
@@ -52,14 +53,14 @@ class SetEvaluation:
 
     set_name: str
     problems: tuple[str, ...]
-    scores: np.ndarray
+    scores: Array
     kinds: tuple[str, ...]
     env_id: str | None = None
 
     thresholds: ClassVar[tuple[float, ...]] = THRESHOLDS
 
     @cached_property
-    def gaps(self) -> np.ndarray:
+    def gaps(self) -> Array:
         """(r, k) shares by which costs exceed the references, inf without a legal plan."""
         with np.errstate(divide="ignore"):  # a legal run that trains nothing has the score 0
             return np.nan_to_num(1.0 / self.scores - 1.0, nan=np.inf, posinf=np.inf)
@@ -74,7 +75,7 @@ class SetEvaluation:
         return ", ".join(f"{counts[kind]} {words}" for kind, words in known)
 
     @property
-    def families(self) -> np.ndarray:
+    def families(self) -> Array:
         """(k,) family of each problem."""
         return np.array([family_named(name) for name in self.problems])
 
@@ -104,7 +105,7 @@ class SetEvaluation:
         return float((self.gaps <= OPTIMAL).mean())
 
     @property
-    def profile(self) -> np.ndarray:
+    def profile(self) -> Array:
         """(t,) share of episodes whose gap is at most each of ``thresholds``."""
         return performance_profile(self.gaps, THRESHOLDS)
 
@@ -220,12 +221,12 @@ def _final_info(infos: Mapping[str, Any], row: int) -> dict[str, float]:
     }  # fmt: skip
 
 
-def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], np.ndarray], np.ndarray]:
+def _batch_chooser(policy: Any, greedy: bool) -> Callable[[dict[str, Any], Array], Array]:
     choose = chooser(policy)
     if hasattr(policy, "predict"):
         return lambda seen, masks: np.asarray(choose(seen, masks, greedy))
 
-    def each(seen: dict[str, Any], masks: np.ndarray) -> np.ndarray:
+    def each(seen: dict[str, Any], masks: Array) -> Array:
         rows = range(len(masks))
         return np.array(
             [choose({k: v[row] for k, v in seen.items()}, masks[row], greedy) for row in rows]

@@ -37,7 +37,7 @@ from parenvs.agents.hybrid.tables import (
     StageTables,
 )
 from parenvs.agents.pipeline.bounds import SLACK, OutOfTimeError
-from parenvs.compiled import compiled, warm
+from parenvs.compiled import Array, compiled, warm
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -47,9 +47,7 @@ from parenvs.tasks.hybrid.uniform import stage_speeds
 from parenvs.tasks.pipeline.formulas import prepend_core, prepend_tail
 
 
-def pareto3(
-    state: np.ndarray, first: np.ndarray, second: np.ndarray, third: np.ndarray
-) -> np.ndarray:
+def pareto3(state: Array, first: Array, second: Array, third: Array) -> Array:
     """Indices of the labels of three figures that no other of their state dominates, by state.
 
     Of equal ones, one stays.
@@ -60,7 +58,7 @@ def pareto3(
 
 
 @compiled
-def _stays(state: np.ndarray, second: np.ndarray, third: np.ndarray) -> np.ndarray:
+def _stays(state: Array, second: Array, third: Array) -> Array:
     """Whether no label in front dominates each one; sorted by state and first figure."""
     stays = np.ones(len(state), dtype=np.bool_)
     front = np.empty(len(state), dtype=np.int64)
@@ -113,19 +111,19 @@ class SuffixLabels(NamedTuple):
         parent: the label of the layer before that was extended.
     """
 
-    layer: np.ndarray
-    device: np.ndarray
-    front: np.ndarray
-    link: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    update: np.ndarray
-    last: np.ndarray
-    config: np.ndarray
-    parent: np.ndarray
+    layer: Array
+    device: Array
+    front: Array
+    link: Array
+    core: Array
+    tail: Array
+    update: Array
+    last: Array
+    config: Array
+    parent: Array
 
 
-def take(labels: Suffixes, which: np.ndarray) -> Suffixes:
+def take(labels: Suffixes, which: Array) -> Suffixes:
     """Return some of the labels."""
     return cast(Suffixes, type(labels)(*(column[which] for column in labels)))
 
@@ -159,7 +157,7 @@ class SuffixSearch(ABC, Generic[Suffixes]):
         """Put the first stage of plans of k stages in front of labels; keep the best plan."""
 
     @abstractmethod
-    def _state(self, labels: Suffixes) -> np.ndarray:
+    def _state(self, labels: Suffixes) -> Array:
         """(l,) whole number of each label's state."""
 
     def _search(self, root: Suffixes, most: int, only: int | None = None) -> None:
@@ -259,7 +257,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         )  # fmt: skip
 
     @cached_property
-    def _placed(self) -> np.ndarray:
+    def _placed(self) -> Array:
         """(N+1, F) bool, whether a stage of each front may end in front of each device."""
         inside = self.problem.cluster.devices_per_server
         end = np.arange(self.setting.devices + 1)[:, None]
@@ -270,7 +268,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         whole = (group % inside == 0) & (end % inside == 0)
         return np.asarray((first >= 0) & (within | whole))
 
-    def _allowed(self, config: int, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def _allowed(self, config: int, first: Array, end: Array) -> Array:
         allowed = np.ones(np.broadcast(first, end).shape, dtype=bool)
         for start, stop, devices in self.limits.pinned:
             same = (first == start) & (end == stop)
@@ -295,7 +293,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         return parts
 
     def _stage(
-        self, k: int, config: int, rows: np.ndarray, labels: SuffixLabels, costs: StageCosts
+        self, k: int, config: int, rows: Array, labels: SuffixLabels, costs: StageCosts
     ) -> list[SuffixLabels]:
         """Put stages of one configuration in front of some labels."""
         model, tables, m = self.problem.model, self.tables, self.setting.micro_batches
@@ -346,7 +344,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         return self._with_send(k, config, stages, labels, costs.seconds[config, number])
 
     def _with_send(
-        self, k: int, config: int, stages: SuffixLabels, labels: SuffixLabels, seconds: np.ndarray
+        self, k: int, config: int, stages: SuffixLabels, labels: SuffixLabels, seconds: Array
     ) -> list[SuffixLabels]:
         """Put the sends from every possible stage in front of new suffixes.
 
@@ -393,11 +391,11 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         self,
         k: int,
         labels: SuffixLabels,
-        rows: np.ndarray,
-        end: np.ndarray,
-        hop: np.ndarray | float = 0.0,
+        rows: Array,
+        end: Array,
+        hop: Array | float = 0.0,
         is_first: bool = False,
-    ) -> np.ndarray | float:
+    ) -> Array | float:
         """Seconds that stages wait for their sends behind, and once for those in front.
 
         ``k`` counts the new stage; ``hop`` is the send in front once, as far as it is known.
@@ -417,9 +415,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         around, tp = self.fronts.around, self.tables.configs.tp
         return float(around[0] if self._first_tp is None else around[tp == self._first_tp][0])
 
-    def _least(
-        self, core: np.ndarray, tail: np.ndarray, update: np.ndarray, front: np.ndarray
-    ) -> np.ndarray:
+    def _least(self, core: Array, tail: Array, update: Array, front: Array) -> Array:
         """Lower bound of plans through labels, see fact 4.
 
         ``front``: device-seconds of the layers in front over their devices.
@@ -430,7 +426,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         length = compose(self.problem.machine, stretched, 0.0, tied, update)
         return np.asarray(length * (1 + SLACK))
 
-    def _state(self, labels: SuffixLabels) -> np.ndarray:
+    def _state(self, labels: SuffixLabels) -> Array:
         shape = (
             len(self.problem.model) + 1, self.setting.devices + 1, len(self.fronts.group),
             max(len(self.fronts.hop), 1), self.problem.cluster.devices_per_server + 1,

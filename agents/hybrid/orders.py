@@ -20,6 +20,7 @@ from parenvs.agents.hybrid.tables import (
     send_between,
 )
 from parenvs.agents.pipeline.bounds import SLACK
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.core.request import Budget
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -53,7 +54,7 @@ class ServerTables:
         self,
         problem: Hybrid,
         setting: Setting,
-        speeds: np.ndarray,
+        speeds: Array,
         longest: float = np.inf,
         limits: Constraints = ONE_SERVER,
     ) -> None:
@@ -120,11 +121,11 @@ class ServerTables:
         return self._memo[key]
 
     @cached_property
-    def link(self) -> np.ndarray:
+    def link(self) -> Array:
         """(C, n+1) seconds, one way, of the send in front of a stage that begins at a boundary."""
         return self.sent[:, None] * self.problem.model.crossing_after + self.hop[:, None]
 
-    def most_work(self, longest: float) -> np.ndarray:
+    def most_work(self, longest: float) -> Array:
         """(U,) most work of the layers of one stage of ``longest`` seconds, at each speed."""
         most = np.zeros(len(self.speeds))
         for place in (FIRST, INNER):
@@ -161,7 +162,7 @@ def check(problem: Hybrid) -> None:
         )
 
 
-def complete(tables: ServerTables, orders: np.ndarray) -> list[tuple[list[int], list[int]] | None]:
+def complete(tables: ServerTables, orders: Array) -> list[tuple[list[int], list[int]] | None]:
     """Find the plan of least core for each order of servers; None where none fits.
 
     The last stage is on the last server of an order. Servers at its front may be left out.
@@ -276,7 +277,7 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
     return sorted(bounds, key=lambda x: x.bound)
 
 
-def speeds_of(problem: Hybrid) -> np.ndarray:
+def speeds_of(problem: Hybrid) -> Array:
     """(P,) speed of every server."""
     cluster = problem.cluster
     return np.array(cluster.speeds or (1.0,) * cluster.servers)
@@ -354,7 +355,7 @@ class Orders:
             # They were made for short runs; the next factor needs longer ones.
             self._tables.clear()
 
-    def judge(self, orders: np.ndarray, setting: Setting) -> np.ndarray:
+    def judge(self, orders: Array, setting: Setting) -> Array:
         """(B,) seconds of the best plans of (B, P) orders in a setting; keep the best."""
         tables = self.tables(setting)
         speeds = np.searchsorted(tables.speeds, speeds_of(self.problem)[orders])

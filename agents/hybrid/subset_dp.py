@@ -31,6 +31,7 @@ from parenvs.agents.hybrid.labels import PACE, Chosen, SuffixSearch, take, warm_
 from parenvs.agents.hybrid.orders import NEVER, ONE_SERVER, Orders, ServerTables, plan_of, speeds_of
 from parenvs.agents.hybrid.tables import FIRST, INNER, LAST, Setting
 from parenvs.agents.pipeline.bounds import SLACK, OutOfTimeError
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.plan import HybridPlan
@@ -49,13 +50,13 @@ class _Labels(NamedTuple):
     ``config`` is the type of the first stage's server times the number of splits, plus its split.
     """
 
-    code: np.ndarray
-    layer: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    update: np.ndarray
-    config: np.ndarray
-    parent: np.ndarray
+    code: Array
+    layer: Array
+    core: Array
+    tail: Array
+    update: Array
+    config: Array
+    parent: Array
 
 
 class ServerLabels(SuffixSearch[_Labels]):
@@ -65,7 +66,7 @@ class ServerLabels(SuffixSearch[_Labels]):
     """
 
     def __init__(
-        self, tables: ServerTables, fast: np.ndarray, counts: np.ndarray, relaxed: bool = False
+        self, tables: ServerTables, fast: Array, counts: Array, relaxed: bool = False
     ) -> None:
         """Prepare a search; the tables' ``longest`` bounds the stages that are looked at.
 
@@ -101,12 +102,12 @@ class ServerLabels(SuffixSearch[_Labels]):
         root = _Labels(none * 0, none * 0 + n, zero, zero, zero, none, none)
         self._search(root, int(self.counts.sum()))
 
-    def _free(self, code: np.ndarray) -> np.ndarray:
+    def _free(self, code: Array) -> Array:
         """(T, l) servers of each type that are not used."""
         used = code[None] // self.strides[:, None] % self.radix[:, None]
         return np.asarray(self.counts[:, None] - used)
 
-    def _front(self, free: np.ndarray, work: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _front(self, free: Array, work: Array) -> tuple[Array, Array]:
         """Lower bounds of the stages in front, (l,): their own core, and their sum of seconds.
 
         On free servers of speeds s_0 >= s_1 >= ... the stages in front take x_0, x_1, ... seconds
@@ -147,10 +148,10 @@ class ServerLabels(SuffixSearch[_Labels]):
                 raise OutOfTimeError
         return parts
 
-    def _state(self, labels: _Labels) -> np.ndarray:
+    def _state(self, labels: _Labels) -> Array:
         return labels.code * (len(self.tables.problem.model) + 1) + labels.layer
 
-    def _stage(self, k: int, kind: int, rows: np.ndarray, labels: _Labels) -> list[_Labels]:
+    def _stage(self, k: int, kind: int, rows: Array, labels: _Labels) -> list[_Labels]:
         tables, model, m = self.tables, self.tables.problem.model, self.m
         costs = tables.costs(LAST if k == 1 else INNER, k)
         code = labels.code[rows] + self.strides[kind]
@@ -319,7 +320,7 @@ SECONDS = 60.0
 _WEIGHT = 0.3  # of speed that is rounded away where no run more fits
 
 
-def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list[np.ndarray]:
+def types(speeds: Array, holds: Array, most: int, states: int) -> list[Array]:
     """Put servers into types of neighboring speeds, the slowest first.
 
     Of all cuts of the sorted servers those are taken that add least capacity by rounding up, with
@@ -346,7 +347,7 @@ def types(speeds: np.ndarray, holds: np.ndarray, most: int, states: int) -> list
         ]
         added[first, ends] = gained[0] + _WEIGHT * scale * gained[1]
     best = added[0].copy()
-    cuts: list[np.ndarray] = []
+    cuts: list[Array] = []
     chosen = [np.array([0, count])]
     for kinds in range(2, min(most, len(np.unique(fast))) + 1):
         # Shortest path over cuts: the best ``kinds - 1`` types in front, and one more.
@@ -404,12 +405,12 @@ _ROUNDS = ((1.0, 1), (0.5, 1), (0.2, 1), (0.2, 4))
 def _on_types(
     orders: Orders,
     setting: Setting,
-    rounding: Callable[[np.ndarray], float],
+    rounding: Callable[[Array], float],
     expected: float,
     upper: float,
     most_types: int,
     states: int,
-) -> tuple[ServerLabels, list[np.ndarray]]:
+) -> tuple[ServerLabels, list[Array]]:
     """Return a search in which servers of a type have one speed, and the servers of each type.
 
     Types suit plans of ``expected`` seconds; runs are those of plans of ``upper`` seconds.
@@ -428,7 +429,7 @@ def _on_types(
 
 
 def _judge(
-    orders: Orders, setting: Setting, groups: list[np.ndarray], stages: tuple[Chosen, ...]
+    orders: Orders, setting: Setting, groups: list[Array], stages: tuple[Chosen, ...]
 ) -> None:
     # Of a type, faster servers come first: a stage in front may take longer (bound 1).
     fastest_first = [group[::-1].tolist() for group in groups]

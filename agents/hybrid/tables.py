@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Stages
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -49,11 +50,11 @@ class Setting:
 class Configurations(NamedTuple):
     """Ways to split a stage, (C,) each; ``speed`` is that of the slowest server."""
 
-    group: np.ndarray
-    tp: np.ndarray
-    dp: np.ndarray
-    zero: np.ndarray
-    speed: np.ndarray
+    group: Array
+    tp: Array
+    dp: Array
+    zero: Array
+    speed: Array
 
 
 class StageCosts(NamedTuple):
@@ -67,11 +68,11 @@ class StageCosts(NamedTuple):
         least: what any plan leaves of these collectives at least, however much it recomputes.
     """
 
-    seconds: np.ndarray
-    hiding: np.ndarray
-    exposed: np.ndarray
-    update: np.ndarray
-    least: np.ndarray
+    seconds: Array
+    hiding: Array
+    exposed: Array
+    update: Array
+    least: Array
 
 
 def groups(problem: Hybrid, most: int) -> list[int]:
@@ -148,7 +149,7 @@ class StageTables:
         self._chain = np.array(model.kind_of, dtype=np.int64)
         self.classes, self.runs = _classes(model.kind_of)
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
-        self._most: dict[int, np.ndarray] = {}
+        self._most: dict[int, Array] = {}
         if len(self.configs.tp):
             self._ask_kinds()
             runs = np.diff(model.kinds_before[self.runs], axis=1)[:, 0]  # (Q, K)
@@ -160,7 +161,7 @@ class StageTables:
             self._ask(runs.T)
             self._drop(self._beaten())
 
-    def of(self, classes: np.ndarray) -> StageTables:
+    def of(self, classes: Array) -> StageTables:
         """Return the costs of some classes, (Q',), which are numbered anew; configurations stay."""
         part = copy(self)
         part._memo = {}
@@ -190,12 +191,12 @@ class StageTables:
         self._again = np.stack([self._before(again[:, x]) for x in modes])
         self._working_full = held.working[:, :, full][:, :, self._chain]
 
-    def _before(self, by_kind: np.ndarray) -> np.ndarray:
+    def _before(self, by_kind: Array) -> Array:
         """(C, n+1) sums before each boundary of (C, K) figures of layers."""
         sums = by_kind[:, self._chain].cumsum(axis=1)
         return np.concatenate([np.zeros((len(sums), 1)), sums], axis=1)
 
-    def _ask(self, runs: np.ndarray) -> None:
+    def _ask(self, runs: Array) -> None:
         step, held = self._judged(runs, 0 * runs, 0 * runs)
         self.tied = step.tied[:, 0]
         self._busy, self._hiding = step.busy - step.gathers, step.hiding
@@ -204,7 +205,7 @@ class StageTables:
         self._plain = held.activations  # of one micro-batch, nothing recomputed
         self._working = held.working[:, :, 0]
 
-    def _beaten(self) -> np.ndarray:
+    def _beaten(self) -> Array:
         """(C,) bool, the configurations without ZeRO that are no better than with ZeRO 1."""
         configs = self.configs
         beaten = np.zeros(len(configs.tp), dtype=bool)
@@ -218,7 +219,7 @@ class StageTables:
                 beaten[k] |= all((x[:, other] <= x[:, k]).all() for x in pairs)
         return beaten
 
-    def _drop(self, which: np.ndarray) -> None:
+    def _drop(self, which: Array) -> None:
         stay = ~which
         self.configs = Configurations(*(column[stay] for column in self.configs))
         self.tied = self.tied[stay]
@@ -229,17 +230,17 @@ class StageTables:
             setattr(self, name, getattr(self, name)[stay])
 
     def _judged(
-        self, layers: np.ndarray, full: np.ndarray, selective: np.ndarray
+        self, layers: Array, full: Array, selective: Array
     ) -> tuple[formulas.Step, formulas.Memory]:
         """Judge stages of (K, Q) layers in every place; results are (places, C, Q) or (C, Q)."""
         problem, setting, configs = self.problem, self.setting, self.configs
         places, count, (kinds, number) = 1 if self.single else 3, len(configs.tp), layers.shape
         shape = (places, count * number)
 
-        def wide(column: np.ndarray) -> np.ndarray:
+        def wide(column: Array) -> Array:
             return np.broadcast_to(np.repeat(column, number), shape)
 
-        def spread(counts: np.ndarray) -> np.ndarray:
+        def spread(counts: Array) -> Array:
             return np.broadcast_to(np.tile(counts, count)[:, None], (kinds, *shape))
 
         zeros, ones = np.zeros(shape), np.ones(shape[1])
@@ -263,7 +264,7 @@ class StageTables:
 
         return shaped(step), shaped(held)
 
-    def tied_seconds(self, config: int, last: np.ndarray) -> np.ndarray:
+    def tied_seconds(self, config: int, last: Array) -> Array:
         """(l,) seconds in which a first and several last stages sum shared weights' gradients."""
         tp = self.configs.tp
         # The ranks of the stage with fewer of them sum larger shares.
@@ -272,26 +273,26 @@ class StageTables:
         return self.tied[order[np.searchsorted(tp[order], fewer)]]
 
     @cached_property
-    def device_seconds(self) -> np.ndarray:
+    def device_seconds(self) -> Array:
         """(n+1,) least device-seconds of a micro-batch in the layers before each boundary."""
         return self._least(self.kind_seconds * self.configs.group[:, None])
 
     @cached_property
-    def device_update(self) -> np.ndarray:
+    def device_update(self) -> Array:
         """(n+1,) least device-seconds of the optimizer in the layers before each boundary."""
         return self._least(self.kind_update * self.configs.group[:, None])
 
     @cached_property
-    def least_hiding(self) -> np.ndarray:
+    def least_hiding(self) -> Array:
         """(n+1,) least seconds of a backward pass through the layers before each boundary."""
         return self._least(self.kind_hiding)
 
-    def _least(self, by_kind: np.ndarray) -> np.ndarray:
+    def _least(self, by_kind: Array) -> Array:
         least = by_kind.min(axis=0)[self._chain] if len(by_kind) else np.zeros(len(self._chain))
         return np.append(0.0, least.cumsum())
 
     @property
-    def shortest(self) -> np.ndarray:
+    def shortest(self) -> Array:
         """(Q,) least seconds of a stage of each class, sends left out, nothing recomputed."""
         return np.asarray(self._busy.min(axis=(0, 1)))
 
@@ -325,9 +326,7 @@ class StageTables:
         _, full, selective = self._counts(place, flight, only)
         return int(full[config, number]), int(selective[config, number])
 
-    def _counts(
-        self, place: int, flight: int, asked: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _counts(self, place: int, flight: int, asked: Array) -> tuple[Array, Array, Array]:
         """(C, Q) fewest seconds recomputed, and the layers in full and selectively that take them.
 
         Seconds are infinite where nothing fits or (C, Q) ``asked`` is false. Every number of fully
@@ -352,8 +351,8 @@ class StageTables:
         return again, full, selective
 
     def _fewest_seconds(
-        self, config: np.ndarray, number: np.ndarray, need: np.ndarray, place: int, flight: int
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        self, config: Array, number: Array, need: Array, place: int, flight: int
+    ) -> tuple[Array, Array, Array]:
         """Try all numbers of fully recomputed layers of (l,) stages; see ``_counts``."""
         # A stage of n layers has n + 1 choices of ``whole``, each a row of flat arrays.
         count = self.size[number] + 1
@@ -387,7 +386,7 @@ class StageTables:
         best = np.lexsort((whole, cost, row))[starts]
         return cost[best], whole[best], part[best]
 
-    def _most_working(self, place: int) -> np.ndarray:
+    def _most_working(self, place: int) -> Array:
         """(C, n+1, w+1) bytes at work where j layers from i on are recomputed in full."""
         if place not in self._most:
             by_layer = self._working_full[place]
@@ -404,9 +403,7 @@ class StageTables:
 _BLOCK = 4096  # stages whose counts are tried at once
 
 
-def _fewest(
-    sums: np.ndarray, config: np.ndarray, first: np.ndarray, most: np.ndarray, need: np.ndarray
-) -> np.ndarray:
+def _fewest(sums: Array, config: Array, first: Array, most: Array, need: Array) -> Array:
     """Fewest layers from ``first`` on, at most ``most``, whose sum reaches ``need``; (l,) each.
 
     ``sums`` are (C, n+1) sums before each boundary, ascending; ``config`` is a row of them.
@@ -423,7 +420,7 @@ def _fewest(
 
 
 @lru_cache(maxsize=8)
-def _classes(kind_of: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+def _classes(kind_of: tuple[int, ...]) -> tuple[Array, Array]:
     """(n+1, n+1) class of the layers [i, j), and (Q, 2) the first run of each class."""
     n = len(kind_of)
     classes = np.zeros((n + 1, n + 1), dtype=np.int64)
@@ -456,12 +453,12 @@ class Fronts:
         around: (C,) seconds once of the last stage's send to a first stage of a configuration.
     """
 
-    group: np.ndarray
-    number: np.ndarray
-    link: np.ndarray
-    seconds: np.ndarray
-    hop: np.ndarray
-    around: np.ndarray
+    group: Array
+    number: Array
+    link: Array
+    seconds: Array
+    hop: Array
+    around: Array
 
     @classmethod
     def of(cls, problem: Hybrid, tables: StageTables) -> Fronts:
@@ -492,10 +489,10 @@ def send_between(
     problem: Hybrid,
     setting: Setting,
     configs: Configurations,
-    before: np.ndarray,
-    behind: np.ndarray,
+    before: Array,
+    behind: Array,
     near: bool,
-) -> tuple[np.ndarray, np.ndarray]:
+) -> tuple[Array, Array]:
     """Return the seconds of sends between pairs of configurations: for each element, and once.
 
     Both are (l,), the first for each element per sample of a whole micro-batch. ``near`` stages are

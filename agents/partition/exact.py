@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, TimeLimitError
 from parenvs.tasks.partition.classes import compatible, conflict_matrix
@@ -51,7 +52,7 @@ def exact_partition(
     memory_limit = problem.step.limit if memory_limit is None else memory_limit
     classes, base_return, weights = problem.decidable(scope), *problem.returns
 
-    def fits(chosen: np.ndarray) -> bool:
+    def fits(chosen: Array) -> bool:
         if memory_limit is None:
             return True
         return bool(problem.footprint.memory(chosen).peak <= memory_limit + _TOLERANCE)
@@ -110,17 +111,17 @@ class _Program:
         needed: their right-hand sides.
     """
 
-    def __init__(self, problem: Partitioning, classes: np.ndarray) -> None:
+    def __init__(self, problem: Partitioning, classes: Array) -> None:
         self.problem, self.classes = problem, classes
         column = np.full(len(problem.classes), -1)
         column[classes] = np.arange(len(classes))
         pairs = column[problem.classes.conflicts]
         pairs = pairs[(pairs >= 0).all(axis=1)]
         self.conflicts = conflict_matrix(pairs, len(classes))
-        self.saved: list[np.ndarray] = []
+        self.saved: list[Array] = []
         self.needed: list[float] = []
 
-    def limit_memory(self, at: int, limit: float, chosen: np.ndarray) -> None:
+    def limit_memory(self, at: int, limit: float, chosen: Array) -> None:
         """Add the memory limit in bytes at the instruction ``at`` as two constraints.
 
         The solver tolerates a constraint that is broken by a millionth. So the second demands a
@@ -133,9 +134,7 @@ class _Program:
         self.saved += [saved_bytes / unit, np.where(helps, 1.0, 0.0)]
         self.needed += [(whole_bytes - unit) / unit, 1.0]
 
-    def maximize(
-        self, weights: np.ndarray, deadline: float
-    ) -> tuple[np.ndarray | None, float, int, bool]:
+    def maximize(self, weights: Array, deadline: float) -> tuple[Array | None, float, int, bool]:
         """Solve for the weights of the classes, (C,), until a ``time.perf_counter()``.
 
         Returns:
@@ -166,10 +165,10 @@ class _Program:
 
 
 def solve(
-    weights: np.ndarray,
+    weights: Array,
     conflicts: Any,
-    rows: np.ndarray,
-    needed: np.ndarray,
+    rows: Array,
+    needed: Array,
     seconds: float,
     gap: float = 0.0,
 ) -> tuple[Any, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from parenvs.agents.partition.exact import solve
+from parenvs.compiled import Array
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.linear import Linear
 
@@ -45,8 +46,8 @@ def find_witnesses(problem: Linear) -> Linear:
 
 
 def shortest(
-    problem: Linear, weights: np.ndarray, gap: float = 0.0, moments: list[int] | None = None
-) -> tuple[np.ndarray | None, float]:
+    problem: Linear, weights: Array, gap: float = 0.0, moments: list[int] | None = None
+) -> tuple[Array | None, float]:
     """Find a plan of the largest weight, (K,) for each class, within memory.
 
     The limit holds at every moment; a moment counts once a plan exceeds the limit there. These are
@@ -74,7 +75,7 @@ def shortest(
     return None, bound
 
 
-def _leanest_plan(problem: Linear) -> np.ndarray:
+def _leanest_plan(problem: Linear) -> Array:
     """(K,) bool, the leanest of the plans that minimize the mean bytes of a set of moments.
 
     Each iteration adds the moment at which the plan before is the fullest.
@@ -96,11 +97,11 @@ def _leanest_plan(problem: Linear) -> np.ndarray:
 
 
 def _solve_rows(
-    problem: Linear, weights: np.ndarray, rows: np.ndarray, needed: np.ndarray, gap: float
-) -> tuple[np.ndarray | None, float]:
+    problem: Linear, weights: Array, rows: Array, needed: Array, gap: float
+) -> tuple[Array | None, float]:
     """Return a plan of the largest weight with ``rows @ plan >= needed``, and a bound of these."""
     solution, bound = solve(weights, problem.conflicts, rows, needed, SECONDS, gap)
     if solution.x is None:
         return None, bound
-    plan: np.ndarray = solution.x > 0.5
+    plan: Array = solution.x > 0.5
     return (plan if problem.legal(plan) else None), bound

@@ -43,7 +43,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
-from parenvs.compiled import compiled, warm
+from parenvs.compiled import Array, compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
 from parenvs.tasks.pipeline.spaces import distinct_pivots
@@ -62,7 +62,7 @@ class OutOfTimeError(Exception):
     """The time limit passed before the proof was complete."""
 
 
-def capacity(stages: int, micro_batches: int) -> np.ndarray:
+def capacity(stages: int, micro_batches: int) -> Array:
     """The sums over j < s of ``(1 - 1/M)^j`` for s from 0 to ``stages``, (S+1,): fact 2."""
     decay = (1.0 - 1.0 / micro_batches) ** np.arange(stages)
     return np.append(0.0, np.cumsum(decay))
@@ -76,7 +76,7 @@ def least_length(pipeline: Pipeline) -> float:
     return float(least_lengths(pipeline, pipeline.cluster.devices)[pipeline.stages - 1])
 
 
-def least_lengths(pipeline: Pipeline, devices: int) -> np.ndarray:
+def least_lengths(pipeline: Pipeline, devices: int) -> Array:
     """``least_length`` of 1, 2, ... stages on so many devices, (devices,)."""
     m, stages = pipeline.micro_batches, np.arange(1, devices + 1)
     # Fact 2 for whole plans: M C <= U (D - S + capacity).
@@ -101,9 +101,9 @@ class PrefixBounds(NamedTuple):
         forward: forward seconds.
     """
 
-    length: np.ndarray
-    seconds: np.ndarray
-    forward: np.ndarray
+    length: Array
+    seconds: Array
+    forward: Array
 
 
 class Prefixes:
@@ -112,10 +112,10 @@ class Prefixes:
     def __init__(
         self,
         pipeline: Pipeline,
-        pivots: np.ndarray,
+        pivots: Array,
         budget: float,
         deadline: float = np.inf,
-        devices: np.ndarray | None = None,
+        devices: Array | None = None,
     ) -> None:
         """Compute the tables of 1 to S - 1 stages, or raise ``OutOfTimeError`` at ``deadline``.
 
@@ -134,7 +134,7 @@ class Prefixes:
         m = pipeline.micro_batches
         device_cuts = np.arange(1, device_count) if devices is None else devices[1:-1]
         # By the number of stages: devices, blocks and bounds within the budget, sorted by both.
-        self._tables: dict[int, tuple[np.ndarray, np.ndarray, PrefixBounds]] = {}
+        self._tables: dict[int, tuple[Array, Array, PrefixBounds]] = {}
         for s in range(1, stages):
             e = device_cuts[s - 1 : len(device_cuts) - stages + s + 1]
             # The work before a block and the work behind it must fit their devices.
@@ -147,7 +147,7 @@ class Prefixes:
             bounds = PrefixBounds(*(bound[feasible] for bound in bounds))
             self._tables[s] = device[feasible], block[feasible], bounds
 
-    def bounds(self, s: int, e: np.ndarray, pivots: np.ndarray) -> PrefixBounds:
+    def bounds(self, s: int, e: Array, pivots: Array) -> PrefixBounds:
         """Bounds of the s stages in front of each pivot, (p,), on ``e`` devices, (p,) ascending."""
         # By fact 4, a pivot keeps the budget only if its block does.
         (devices, blocks, _), count = self._tables[s], len(self._first_pivot)
@@ -157,9 +157,7 @@ class Prefixes:
         result[:, feasible] = self._ending_at(s, e[feasible], pivots[feasible], pivots[feasible])
         return PrefixBounds(*result)
 
-    def _ending_at(
-        self, s: int, e: np.ndarray, first_pivot: np.ndarray, last_pivot: np.ndarray
-    ) -> PrefixBounds:
+    def _ending_at(self, s: int, e: Array, first_pivot: Array, last_pivot: Array) -> PrefixBounds:
         """Bounds of s stages on e devices that end at a pivot from ``first_pivot`` to the last."""
         pipeline, cluster = self.pipeline, self.pipeline.cluster
         m, server = pipeline.micro_batches, cluster.devices_per_server
@@ -241,19 +239,19 @@ class Columns(NamedTuple):
         sum_limit: greatest seconds of half the transfer plus core plus tail that it allows.
     """
 
-    pivot: np.ndarray
-    device: np.ndarray
-    seconds: np.ndarray
-    before: np.ndarray
-    before_forward: np.ndarray
-    before_backward: np.ndarray
-    reduce: np.ndarray
-    fast: np.ndarray
-    slow: np.ndarray
-    core_limit: np.ndarray
-    sum_limit: np.ndarray
+    pivot: Array
+    device: Array
+    seconds: Array
+    before: Array
+    before_forward: Array
+    before_backward: Array
+    reduce: Array
+    fast: Array
+    slow: Array
+    core_limit: Array
+    sum_limit: Array
 
-    def take(self, rows: np.ndarray) -> Columns:
+    def take(self, rows: Array) -> Columns:
         """Return the states where ``rows``, bool, is true."""
         return Columns(*(values[rows] for values in self))
 
@@ -276,7 +274,7 @@ class Bounds:
         # Entry s: the sum over j < s of fact 2.
         self._capacity = capacity(self.stages, pipeline.micro_batches)
 
-    def columns(self, k: int, e: int | np.ndarray, p: np.ndarray, upper: float) -> Columns:
+    def columns(self, k: int, e: int | Array, p: Array, upper: float) -> Columns:
         """Those states in which the last k stages may be part of a plan shorter than ``upper``.
 
         ``e`` are the first devices, (p,) or a number, and ``p`` the first pivots, (p,).
@@ -321,7 +319,7 @@ class Bounds:
         return columns.take((m * transfer <= columns.core_limit) & (m * work <= work_limit))
 
     def _add_front_bounds(
-        self, k: int, e: np.ndarray, p: np.ndarray, reduce: np.ndarray, budget: float
+        self, k: int, e: Array, p: Array, reduce: Array, budget: float
     ) -> Columns:
         """The states (p,), with bounds by the work of the stages in front of p alone (fact 1)."""
         pipeline, cluster, s = self.pipeline, self.pipeline.cluster, self.stages - k
@@ -383,12 +381,12 @@ class Chain(NamedTuple):
         share: of all seconds, those that are backward.
     """
 
-    low: np.ndarray
-    high: np.ndarray
-    links: np.ndarray
-    capacity: np.ndarray
-    groups: np.ndarray
-    bandwidth: np.ndarray
+    low: Array
+    high: Array
+    links: Array
+    capacity: Array
+    groups: Array
+    bandwidth: Array
     stages: int
     devices: int
     micro_batches: int
@@ -610,7 +608,7 @@ class Relaxation:
         self._pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
         self._excluded: list[tuple[float, float]] = []
         self._possible: list[tuple[float, float]] = []
-        self._levels: list[tuple[Chain, np.ndarray, int]] = []
+        self._levels: list[tuple[Chain, Array, int]] = []
 
     def refine(self, strides: Sequence[int], cells: int) -> None:
         """Test with blocks of so many pivots in turn, and with cells of the last blocks."""
@@ -621,7 +619,7 @@ class Relaxation:
         self._levels += [(*chains[-1], cells)] * (cells > 1)
         self._possible = []
 
-    def _chain(self, stride: int) -> tuple[Chain, np.ndarray]:
+    def _chain(self, stride: int) -> tuple[Chain, Array]:
         pipeline, cluster, pivots = self.pipeline, self.pipeline.cluster, self._pivots
         n, starts = len(pipeline.profile), np.arange(0, len(pivots), stride)
         block_of = np.concatenate([[0], 1 + np.arange(len(pivots)) // stride, [len(starts) + 1]])

@@ -7,6 +7,7 @@ from operator import itemgetter
 import numpy as np
 
 from parenvs.cluster import group_bandwidth, same_server
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.tasks.pipeline.problem import Pipeline, check_split, check_stages, tables_of
 from parenvs.tasks.pipeline.profile import RangeTable
@@ -76,7 +77,7 @@ def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -
     return answer_of(pipeline, shortest, evaluations)
 
 
-def _random_episodes(space: CutSpace, count: int, rng: np.random.Generator) -> np.ndarray:
+def _random_episodes(space: CutSpace, count: int, rng: np.random.Generator) -> Array:
     """(count, S-1) int64 candidates, each drawn uniformly from the legal ones."""
     followers = space.followers()
     chosen = np.full((count, space.stages - 1), -1)  # entry -1: what may be the first cut
@@ -168,7 +169,7 @@ def pipedream(pipeline: Pipeline) -> Answer:
     return answer_of(pipeline, (cuts, device_cuts), evaluations)
 
 
-def bottleneck_seconds(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.ndarray) -> float:
+def bottleneck_seconds(pipeline: Pipeline, cuts: Array, device_cuts: Array) -> float:
     """Seconds of the slowest stage or link of a plan."""
     cluster = pipeline.cluster
     p = np.concatenate([[0], cuts, [len(pipeline.profile)]])
@@ -180,7 +181,7 @@ def bottleneck_seconds(pipeline: Pipeline, cuts: np.ndarray, device_cuts: np.nda
     return float(max(*stages, links.max()))
 
 
-def _stage_sums(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
+def _stage_sums(pipeline: Pipeline, first: int, end: int) -> Array:
     """(n+1,) seconds: a stage [i, j) on the devices [first, end) takes entry j minus entry i."""
     m = end - first
     bandwidth = pipeline.cluster.bandwidth(np.array([first]), np.array([end]))
@@ -188,9 +189,7 @@ def _stage_sums(pipeline: Pipeline, first: int, end: int) -> np.ndarray:
     return np.asarray((pipeline.seconds_sum + sync) / m)
 
 
-def best_last_stage(
-    prefix: np.ndarray, start: np.ndarray, end: np.ndarray, count: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def best_last_stage(prefix: Array, start: Array, end: Array, count: Array) -> tuple[Array, Array]:
     """The best last stage of plans that are as slow as their slowest stage or link.
 
     For each target t, the minimum over ``i < count[t]`` of ``max(prefix[i], end[t] - start[i])``.
@@ -232,7 +231,7 @@ def even_plan(space: PointSpace) -> Cuts:
     return points[0, 1:], units[0, 1:]
 
 
-def few_points(space: PointSpace, count: int) -> np.ndarray:
+def few_points(space: PointSpace, count: int) -> Array:
     """At most ``count`` points to cut before, ascending.
 
     One in ``_CHEAP`` is where the fewest bytes cross; the others divide the work evenly.

@@ -34,13 +34,13 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.agents.pipeline.bounds import SLACK, Bounds, Columns, OutOfTimeError, Prefixes
-from parenvs.compiled import compiled, warm
+from parenvs.compiled import Array, compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import can_split
 from parenvs.tasks.pipeline.problem import EMPTY, Pipeline, bytes_of, reduce_seconds, tables_of
 from parenvs.tasks.pipeline.sweeps import insert_label, prepend_core, prepend_tail
 
-Targets = Callable[[int, int], np.ndarray]
+Targets = Callable[[int, int], Array]
 """``targets(k, e)``: the pivots, ascending, where the last k stages may start on device e."""
 MANY = 200
 """Fewest pivots for which the bounds of ``Prefixes`` repay their cost."""
@@ -64,12 +64,12 @@ class Labels(NamedTuple):
         parent: (l,) int64, the label of the layer before that was extended.
     """
 
-    start: np.ndarray
-    pivot: np.ndarray
-    device: np.ndarray
-    core: np.ndarray
-    tail: np.ndarray
-    parent: np.ndarray
+    start: Array
+    pivot: Array
+    device: Array
+    core: Array
+    tail: Array
+    parent: Array
 
 
 @compiled
@@ -230,10 +230,10 @@ class LabelSearch:
     def __init__(
         self,
         pipeline: Pipeline,
-        targets: Targets | np.ndarray,
+        targets: Targets | Array,
         upper: float = np.inf,
         deadline: float = np.inf,
-        devices: np.ndarray | None = None,
+        devices: Array | None = None,
         whole: bool = False,
     ) -> None:
         prepare()
@@ -241,7 +241,7 @@ class LabelSearch:
         all_devices = np.arange(pipeline.cluster.devices + 1)
         self.devices = all_devices if devices is None else devices
         self.upper, self.deadline, self.whole = upper, deadline, whole
-        self.best: tuple[np.ndarray, np.ndarray] | None = None
+        self.best: tuple[Array, Array] | None = None
         self.bound, self.evaluations = 0.0, 0
         self.layers: list[Labels] = []
         self._bounds = Bounds(pipeline)
@@ -257,7 +257,7 @@ class LabelSearch:
         index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
         self.layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
         try:
-            pivots = self.targets if isinstance(self.targets, np.ndarray) else ()
+            pivots = self.targets if isinstance(self.targets, Array) else ()
             if len(pivots) >= MANY and stages > 2 and np.isfinite(self.upper):
                 budget = formulas.core_budget(self.upper) * (1.0 - SLACK)
                 self._bounds.prefixes = Prefixes(
@@ -279,7 +279,7 @@ class LabelSearch:
         Returns:
             The new layer, and a lower bound of core plus tail of plans through it, seconds.
         """
-        parts: list[list[tuple[np.ndarray, ...]]] = [[], []]
+        parts: list[list[tuple[Array, ...]]] = [[], []]
         lowest, is_last = np.inf, k == self.pipeline.stages - 1 and not self.whole
         chunk = max(_PAIRS // max(len(labels.core), 1), 1)
         for states in self._states(k):
@@ -320,13 +320,13 @@ class LabelSearch:
         pipeline, devices = self.pipeline, self.pipeline.cluster.devices
         stages_before = pipeline.stages - k
         sizes = np.flatnonzero(pipeline.is_group).tolist()
-        pivots: list[np.ndarray] = []
-        devices_of: list[np.ndarray] = []
+        pivots: list[Array] = []
+        devices_of: list[Array] = []
         in_range = (self.devices >= stages_before) & (self.devices <= devices - k)
         starts = self.devices[in_range].tolist()
         for e in starts:
             pivots_here = self.targets
-            if not isinstance(pivots_here, np.ndarray):
+            if not isinstance(pivots_here, Array):
                 pivots_here = pivots_here(k, e)
             if not pipeline.fractions:
                 # The k last stages share the devices from e on, those in front the others.

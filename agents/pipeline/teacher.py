@@ -14,7 +14,7 @@ import numpy as np
 
 from parenvs.agents.pipeline.exact import exact_points
 from parenvs.agents.pipeline.labels import LabelSearch
-from parenvs.compiled import compiled
+from parenvs.compiled import Array, compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.planning import POINTS, PipelinePlanning
 from parenvs.tasks.pipeline.problem import (
@@ -47,7 +47,7 @@ class Ends:
         search.run()
         self.tables, self.layers = search.tables, search.layers
 
-    def seconds(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def seconds(self, points: Array, units: Array) -> Array:
         """Return the seconds of the shortest plan behind each choice of an end, (m+1, u+1).
 
         Args:
@@ -107,7 +107,7 @@ def _ends(tables, labels, pivots, devices, cuts, device_cuts, left):
     return cores, tails
 
 
-def teach(game: Any) -> Callable[[], np.ndarray] | None:
+def teach(game: Any) -> Callable[[], Array] | None:
     """Return a function of what actions are worth, (n, 192), NaN where no plan behind is kept.
 
     The unit is the return of the shortest plan; None is returned of another game.
@@ -116,7 +116,7 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
         return None
     cached: dict[int, Ends] = {}
 
-    def action_values() -> np.ndarray:
+    def action_values() -> Array:
         nonlocal cached
         rows = np.flatnonzero(~game.over).tolist()
         current = {id(game.space_of(row)) for row in rows}

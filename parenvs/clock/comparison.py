@@ -13,6 +13,7 @@ import numpy as np
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.members import ELEMENT, Timing
 from parenvs.cluster import Cluster, Links
+from parenvs.compiled import Array
 from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
 from parenvs.core.stages import Step
@@ -46,7 +47,7 @@ def relative_error(actual: float, expected: float) -> float:
     return abs(actual - expected) / max(abs(expected), _TINY)
 
 
-def change_error(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
+def change_error(actual: Array, expected: Array, start: Array) -> float:
     """Return how far two arrays are apart that a training made of one, as a share of its change.
 
     Both are norms (the root of a sum of squares). Whole numbers have to be equal: else the result
@@ -65,7 +66,7 @@ def change_error(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) ->
     return float(np.linalg.norm((actual - expected).ravel())) / change
 
 
-def nudged(values: np.ndarray, seed: int, width: int = 0) -> np.ndarray:
+def nudged(values: Array, seed: int, width: int = 0) -> Array:
     """Return numbers moved by the last place of ``width`` bytes, as rounding may move them."""
     values = np.asarray(values)
     # Last places of bfloat16, float32 and float64.
@@ -101,10 +102,10 @@ class States:
     @classmethod
     def of(
         cls,
-        start: Mapping[str, np.ndarray],
-        single: Mapping[str, np.ndarray],
-        again: Mapping[str, np.ndarray],
-        actual: Mapping[str, np.ndarray],
+        start: Mapping[str, Array],
+        single: Mapping[str, Array],
+        again: Mapping[str, Array],
+        actual: Mapping[str, Array],
         tolerance: float = STATE_TOLERANCE,
     ) -> States:
         """Compare, by name.
@@ -136,9 +137,9 @@ class States:
     @classmethod
     def of_gradients(
         cls,
-        single: Mapping[str, np.ndarray],
-        again: Mapping[str, np.ndarray],
-        actual: Mapping[str, np.ndarray],
+        single: Mapping[str, Array],
+        again: Mapping[str, Array],
+        actual: Mapping[str, Array],
     ) -> States:
         """Compare gradients of the first step, as shares of their lengths."""
         norms = {name: float(np.linalg.norm(x.ravel())) for name, x in single.items()}

@@ -12,6 +12,7 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.utils.seeding import np_random
 
+from parenvs.compiled import Array
 from parenvs.core.plan import ILLEGAL, Plan
 from parenvs.errors import ParenvsError, refuse_unknown
 
@@ -280,7 +281,7 @@ class Game(ABC):
         self._shared: Any = None  # what all rows hold, if it is the same
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> Array:
         """The legal actions, (n, a) bool, by default all; rows of ended episodes mean nothing.
 
         What later calls change is returned as a view, as in ``observation``.
@@ -298,7 +299,7 @@ class Game(ABC):
         """Start the episodes of rows, of the problems that they hold; none of them is over."""
 
     @abstractmethod
-    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: Rows, actions: Array) -> Array:
         """Step episodes that are not over.
 
         Args:
@@ -310,7 +311,7 @@ class Game(ABC):
         """
 
     @abstractmethod
-    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: Rows) -> dict[str, Array]:
         """Return the observation, (k, ...) each; arrays that later calls change are views."""
 
     @abstractmethod
@@ -321,7 +322,7 @@ class Game(ABC):
         """Return the problem of an episode, by default what the source gave."""
         return self._problems[row]
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+    def outcome(self, rows: Rows) -> dict[str, Array]:
         """Return the entries of infos of ended episodes, (k,) float64 each, NaN where unknown.
 
         In every environment ``cost`` is what ``judge`` says of the plan, ``reference`` the least
@@ -347,7 +348,7 @@ class Game(ABC):
         """Return the name of an episode's problem, from which it can be built again."""
         return str(self.problem(row).instance)
 
-    def instances(self, rows: np.ndarray) -> str | list[str]:
+    def instances(self, rows: Array) -> str | list[str]:
         """Return the name of each of the problems of rows, or the name that they share."""
         if self._shared is not None:
             return self.instance(0)
@@ -432,7 +433,7 @@ class Game(ABC):
         self._shared = problem
         self.start(EVERY)
 
-    def by_problem(self, rows: np.ndarray) -> Iterator[tuple[Any, Rows]]:
+    def by_problem(self, rows: Array) -> Iterator[tuple[Any, Rows]]:
         """Yield each problem of rows, (k,), and the indices among them of those that hold it."""
         if self._shared is not None:
             yield self._shared, EVERY
@@ -446,7 +447,7 @@ class Game(ABC):
     def close(self) -> None:  # noqa: B027  # most games hold nothing else
         """Free what the game holds besides memory."""
 
-    def within(self, actions: np.ndarray) -> np.ndarray:
+    def within(self, actions: Array) -> Array:
         """Return actions, (k,) int64, with every number outside of the space replaced by a."""
         # As unsigned integers, negative numbers are large.
         last = np.uint64(self.action_space.n)
@@ -536,8 +537,8 @@ class Rowed(Game):
         return [problem]
 
     def as_rows(
-        self, rows: Mapping[str, np.ndarray], context: np.ndarray, legal: np.ndarray, over: Any
-    ) -> dict[str, np.ndarray]:
+        self, rows: Mapping[str, Array], context: Array, legal: Array, over: Any
+    ) -> dict[str, Array]:
         """Return the observation of k episodes; arguments are (k, A) or (k, C)."""
         over = np.asarray(over)
         actions = np.zeros((*legal.shape, len(self.shown)), dtype=np.float32)
@@ -592,7 +593,7 @@ class RowGame(Rowed):
         self._stale = np.ones(count, dtype=np.bool_)
 
     @abstractmethod
-    def look(self, rows: np.ndarray, part: Rows) -> None:
+    def look(self, rows: Array, part: Rows) -> None:
         """Compute ``actions``, ``context`` and ``mask`` of running episodes.
 
         Features of illegal actions must be 0 afterwards.
@@ -602,12 +603,12 @@ class RowGame(Rowed):
             part: the same as an index of arrays: ``EVERY`` if they are all.
         """
 
-    def rows_of(self, rows: Rows) -> np.ndarray:
+    def rows_of(self, rows: Rows) -> Array:
         """Return ``actions`` of episodes, (k, A, F), as ``look`` computed them last."""
         return self.actions[rows]
 
     @abstractmethod
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+    def move(self, rows: Array, actions: Array, part: Rows) -> None:
         """Apply legal actions, (k,) int64; update ``cost`` and ``over``. Rows as in ``look``."""
 
     def know(
@@ -625,7 +626,7 @@ class RowGame(Rowed):
             self._largest = float(np.fmax(gained, -self._illegal(EVERY)).max())
 
     @property
-    def known(self) -> np.ndarray:
+    def known(self) -> Array:
         """The best known cost of each problem, (n,); its lower bound where no plan is known."""
         _, bound, best = self._known
         return np.where(np.isnan(best), bound, best)
@@ -637,11 +638,11 @@ class RowGame(Rowed):
         self._stale[rows] = True
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> Array:
         self._refresh()
         return self.mask[:]
 
-    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: Rows, actions: Array) -> Array:
         self._refresh()
         rows, chosen = self._rows[rows], np.asarray(actions, dtype=np.int64)
         rewards = np.zeros(len(rows))
@@ -667,7 +668,7 @@ class RowGame(Rowed):
             self._returns[part], self._stale[part] = returns, True
         return rewards
 
-    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: Rows) -> dict[str, Array]:
         self._refresh()
         return {
             "actions": self.rows_of(rows),
@@ -675,7 +676,7 @@ class RowGame(Rowed):
             "action_mask": self.mask[rows].view(np.int8),
         }
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+    def outcome(self, rows: Rows) -> dict[str, Array]:
         start, bound, reference = self._known[:, rows]
         return costs(self.cost[rows], reference, bound) | {"start": start}
 
@@ -683,7 +684,7 @@ class RowGame(Rowed):
     def largest_return(self) -> float:
         return self._largest
 
-    def _illegal(self, rows: Rows) -> np.ndarray:
+    def _illegal(self, rows: Rows) -> Array:
         """Return the returns of episodes that end with an illegal action."""
         # Below all that is legal, by a margin that rounding does not reach.
         return np.asarray(np.log(self.reference[rows] / self.worst[rows]) - 1.0)
@@ -704,7 +705,7 @@ class RowGame(Rowed):
         stale[:] = False
 
 
-def costs(cost: np.ndarray, reference: Any, bound: Any) -> dict[str, np.ndarray]:
+def costs(cost: Array, reference: Any, bound: Any) -> dict[str, Array]:
     """Return the entries of infos that all environments have; see ``Game.outcome``."""
     return {
         "cost": cost,

@@ -14,6 +14,7 @@ from gymnasium.utils.seeding import np_random
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from parenvs.compiled import Array
 from parenvs.core.game import EVERY, Game, Stream, check_options
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, refuse_unknown, shown
@@ -114,7 +115,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
             reward = float(game.play(EVERY, np.array([within]))[0])
         return self._observation(), reward, bool(game.over[0]), False, self._info()
 
-    def action_masks(self) -> np.ndarray:
+    def action_masks(self) -> Array:
         """Return the legal actions, (a,) bool; all are true once the episode is over."""
         if self.game.over[0]:
             return np.ones(self._actions, dtype=np.bool_)
@@ -184,7 +185,7 @@ def elsewhere(game: Game, options: dict[str, Any] | None) -> Any:
     return game.elsewhere(options)
 
 
-def owned(values: np.ndarray) -> np.ndarray:
+def owned(values: Array) -> Array:
     """Return an array that no later call changes: views are copied, see ``Game.observation``."""
     return values if values.base is None else values.copy()
 
@@ -220,7 +221,7 @@ DISABLED, SAME_STEP = AutoresetMode.DISABLED, AutoresetMode.SAME_STEP
 INT64 = np.dtype(np.int64)
 
 
-class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]):
+class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], Array, Array]):
     """Plays n episodes at once, each as in the single environment, to the last bit.
 
     ``reset`` and ``step`` return what ``gymnasium.vector.SyncVectorEnv`` returns for n single
@@ -336,7 +337,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         """
         options = dict(options or {})
         mask = options.pop("reset_mask", self._all)
-        if not isinstance(mask, np.ndarray) or mask.dtype != np.bool_:
+        if not isinstance(mask, Array) or mask.dtype != np.bool_:
             raise TypeError(
                 f"'reset_mask' must be a NumPy array of bool, not {type(mask).__name__}"
             )
@@ -361,8 +362,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
         return self._observation(EVERY), infos
 
     def step(
-        self, actions: np.ndarray | Sequence[int]
-    ) -> tuple[dict[str, Any], np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        self, actions: Array | Sequence[int]
+    ) -> tuple[dict[str, Any], Array, Array, Array, dict[str, Any]]:
         """Play one action in every environment.
 
         Args:
@@ -402,7 +403,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             self._name(infos, begun)
         return self._observation(EVERY), rewards, terminated, self._none.copy(), infos
 
-    def action_masks(self) -> np.ndarray:
+    def action_masks(self) -> Array:
         """Return the legal actions, (n, a) bool; a row is all true where the episode is over."""
         masks, over = owned(self.game.legal), self.game.over
         if np.count_nonzero(over):  # faster than any()
@@ -460,7 +461,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
             'batch, or give make_vec vectorization_mode="sync"'
         )
 
-    def _checked_actions(self, actions: np.ndarray | Sequence[int]) -> np.ndarray:
+    def _checked_actions(self, actions: Array | Sequence[int]) -> Array:
         checked = np.asarray(actions)
         if checked.shape != (self.num_envs,):
             raise ValueError(f"{self.num_envs} actions are needed, not shape {checked.shape}")
@@ -479,14 +480,14 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
     def _observation(self, rows: Any) -> dict[str, Any]:
         return {key: owned(value) for key, value in self.game.observation(rows).items()}
 
-    def _name(self, infos: dict[str, Any], rows: np.ndarray) -> None:
+    def _name(self, infos: dict[str, Any], rows: Array) -> None:
         if "instance" not in infos:
             infos["instance"] = np.full(self.num_envs, None, dtype=object)
             infos["_instance"] = self._none.copy()
         infos["instance"][rows] = self.game.instances(rows)
         infos["_instance"][rows] = True
 
-    def _closing(self, rows: np.ndarray) -> dict[str, Any]:
+    def _closing(self, rows: Array) -> dict[str, Any]:
         infos: dict[str, Any] = {}
         self._name(infos, rows)
         for key, values in self.game.outcome(rows).items():
@@ -497,7 +498,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], np.ndarray, np.ndarray]
                 infos[f"_{key}"][rows[known]] = True
         return infos
 
-    def _final_infos(self, rows: np.ndarray, over: np.ndarray) -> dict[str, Any]:
+    def _final_infos(self, rows: Array, over: Array) -> dict[str, Any]:
         final = np.full(self.num_envs, None, dtype=object)
         batched = self._observation(rows)
         for index, row in enumerate(rows.tolist()):
@@ -548,7 +549,7 @@ def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
     np.empty(min(max(4 * count * largest, 1 << 21), 30 << 20), dtype=np.uint8)
 
 
-Rows = dict[str, np.ndarray]
+Rows = dict[str, Array]
 
 
 class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
@@ -624,9 +625,7 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         ]
         return _stacked([self._rows(*start) for start in starts]), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[Rows, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Rows, Array, Array, Array, dict[str, Any]]:
         """Take a step in each environment by the actions of its agents, (n,)."""
         count, rows = self.num_envs, []
         paid, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)

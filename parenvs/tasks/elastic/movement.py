@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.hybrid.layers import Layer, Split
@@ -26,8 +27,6 @@ from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.schedules import CHUNKS
 from parenvs.tasks.hybrid.uniform import even_bounds
-
-Array = np.ndarray
 
 BYTES = 14.0
 """Bytes of a parameter with its optimizer state, in half precision with Adam."""

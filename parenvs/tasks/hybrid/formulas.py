@@ -28,10 +28,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.cluster import Cluster
-from parenvs.compiled import running_sums, shared
+from parenvs.compiled import Array, Figure, running_sums, shared
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid import stage_formulas as of_stage
-from parenvs.tasks.hybrid.layers import FIGURES, Chain, Figure, Layer, Split, figures_of
+from parenvs.tasks.hybrid.layers import FIGURES, Chain, Layer, Split, figures_of
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import SCHEDULES
 from parenvs.tasks.hybrid.schedules import chains, rounds_of
@@ -84,19 +84,19 @@ class Stages(NamedTuple):
         pieces: what each chunk has; None unless the schedule splits backward passes.
     """
 
-    layers: np.ndarray
-    first_chunk: np.ndarray
-    full: np.ndarray
-    selective: np.ndarray
-    on: np.ndarray
-    back: np.ndarray
-    first: np.ndarray
-    links: np.ndarray
-    tp: np.ndarray
-    dp: np.ndarray
-    zero: np.ndarray
-    device: np.ndarray
-    speed: np.ndarray
+    layers: Array
+    first_chunk: Array
+    full: Array
+    selective: Array
+    on: Array
+    back: Array
+    first: Array
+    links: Array
+    tp: Array
+    dp: Array
+    zero: Array
+    device: Array
+    speed: Array
     samples: Figure
     micro_batches: Figure
     chunks: Figure = 1
@@ -128,11 +128,11 @@ class Stages(NamedTuple):
         """Whether plans have several stages."""
         return len(self.tp) > 1
 
-    def ahead(self, figures: np.ndarray) -> np.ndarray:
+    def ahead(self, figures: Array) -> Array:
         """(S, ...) figures of the stage in front of each; in front of the first is the last."""
         return np.concatenate([figures[-1:], figures[:-1]])
 
-    def behind(self, figures: np.ndarray) -> np.ndarray:
+    def behind(self, figures: Array) -> Array:
         """(S, ...) figures of the stage behind each; behind the last is the first."""
         return np.concatenate([figures[1:], figures[:1]])
 
@@ -208,11 +208,11 @@ Attributes:
 
 Model = HybridModel | Chain
 """Whatever chain formulas are asked about."""
-Pair = tuple[np.ndarray, np.ndarray]
+Pair = tuple[Array, Array]
 """Two arrays: of parameters, those that all replicas hold and those of experts."""
 
 
-def of_chunks(layers: np.ndarray, ahead: np.ndarray, behind: np.ndarray) -> dict[str, np.ndarray]:
+def of_chunks(layers: Array, ahead: Array, behind: Array) -> dict[str, Array]:
     """Return the fields of ``Stages`` that follow from what each chunk has.
 
     Args:
@@ -371,7 +371,7 @@ def memory(model: Model, machine: Machine, stages: Stages) -> Memory:
     return Memory._make((*parts, sum(parts[1:], parts[0])))
 
 
-def _counts(stages: Stages) -> tuple[np.ndarray, ...]:
+def _counts(stages: Stages) -> tuple[Array, ...]:
     return stages.layers, stages.first_chunk, stages.full, stages.selective
 
 
@@ -379,7 +379,7 @@ def _replicas(stages: Stages) -> tuple[Figure, ...]:
     return stages.zero, stages.replicas, stages.sharing, stages.tp, stages.apart
 
 
-def _held(chain: Chain, front: np.ndarray, stages: Stages) -> np.ndarray:
+def _held(chain: Chain, front: Array, stages: Stages) -> Array:
     """(S, ...) bytes of activations where backward passes are split, at the peak of each stage.
 
     ``front`` are those of the embedding.
@@ -419,7 +419,7 @@ def looked_up(model: Model, machine: Machine, stages: Stages) -> Chain:
 def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
     """Return the (16, S, ...) figures of a chain's layers; slower servers compute longer."""
     shape, least = np.shape(stages.replicas), machine.layer_seconds
-    chain = model if isinstance(model.kinds[0], np.ndarray) else looked_up(model, machine, stages)
+    chain = model if isinstance(model.kinds[0], Array) else looked_up(model, machine, stages)
     is_late, tables = bool(least) or np.any(stages.speed != 1), []
     for table in (chain.embedding, chain.head, *chain.kinds):
         if table is not None and table.ndim == len(shape):  # of plans, on every stage alike
@@ -434,14 +434,12 @@ def delayed(model: Model, machine: Machine, stages: Stages) -> Chain:
     return Chain(kinds, front, back, chain.tied_parameters, chain.tied_share)
 
 
-def _wide(figures: Figure, shape: tuple[int, ...]) -> np.ndarray:
+def _wide(figures: Figure, shape: tuple[int, ...]) -> Array:
     """Return figures as an array of a shape or a wider one; it is not written to."""
     return figures if np.shape(figures) == shape else np.asarray(figures * np.ones(shape))
 
 
-def _sends(
-    cluster: Cluster, machine: Machine, stages: Stages
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _sends(cluster: Cluster, machine: Machine, stages: Stages) -> tuple[Array, Array, Array]:
     """Seconds that stages wait for sends: of all chunks, of the first; and (S-1, ...) of links.
 
     A rank passes the elements of its samples and tokens, its share of them under sequence
@@ -467,9 +465,7 @@ def _sends(
     return waits, first, np.where(blocking, 0.0, links)
 
 
-def transfer_seconds(
-    cluster: Cluster, machine: Machine, stages: Stages, elements: np.ndarray
-) -> np.ndarray:
+def transfer_seconds(cluster: Cluster, machine: Machine, stages: Stages, elements: Array) -> Array:
     """(S, ...) seconds in which each stage passes a micro-batch to the next, the last to the first.
 
     ``elements``: (S, ...) elements per sample that are passed.
@@ -492,9 +488,7 @@ def _seconds_per_element(cluster: Cluster, machine: Machine, stages: Stages) -> 
     return _wide(parts[0], shape), _wide(parts[1], shape)
 
 
-def _resources(
-    passed: np.ndarray, busy: np.ndarray, chunk: np.ndarray, links: np.ndarray, stages: Stages
-) -> Pair:
+def _resources(passed: Array, busy: Array, chunk: Array, links: Array, stages: Stages) -> Pair:
     """Seconds up to and of every resource: stages, and links where sends do not block."""
     if len(busy) == 1 or np.all(stages.blocking):
         return passed, busy
@@ -539,7 +533,7 @@ def parameters(model: Model, stages: Stages, trained: bool = False) -> Pair:
     return dense, experts
 
 
-def reduction(held: Pair, machine: Machine, stages: Stages, backward: np.ndarray) -> Pair:
+def reduction(held: Pair, machine: Machine, stages: Stages, backward: Array) -> Pair:
     """(S, ...) seconds of the gradients' collectives, and what the last backward pass leaves.
 
     Where some of the replicas share states, gradients are scattered among those, summed with the
@@ -553,7 +547,7 @@ def reduction(held: Pair, machine: Machine, stages: Stages, backward: np.ndarray
     return sums, exposed_seconds(sums, stages.layers.sum(axis=0), backward, overlap)
 
 
-def _tied(model: Model, machine: Machine, stages: Stages) -> np.ndarray:
+def _tied(model: Model, machine: Machine, stages: Stages) -> Array:
     """(...) seconds in which first and last stage sum the gradients of weights they share."""
     # Schedules whose chains turn round have embedding and head in one stage.
     alone = stages.pieces is not None and dict(stages.ends(0)).keys() & dict(stages.ends(-1))

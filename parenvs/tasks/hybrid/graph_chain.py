@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph
 from parenvs.tasks.hybrid.graph_program import BACKWARD, FORWARD, Program
@@ -35,20 +36,20 @@ class GraphLayer(Layer):
     def seconds(self, machine: Machine, split: Split) -> LayerSeconds:
         """See ``Layer.seconds``: kernels by fusion, products by (batch, m, n, k)."""
 
-        def figures(tp: int, sequence_parallel: bool, samples: np.ndarray) -> np.ndarray:
+        def figures(tp: int, sequence_parallel: bool, samples: Array) -> Array:
             rows = self.work.rows(self.label, tp, sequence_parallel)
             return np.stack(self._seconds(machine, rows, tp, sequence_parallel, samples))
 
         return LayerSeconds(*self._looked_up(split, figures, len(LayerSeconds._fields)))
 
     def _seconds(
-        self, machine: Machine, rows: Rows, tp: int, shared: bool, part: np.ndarray
+        self, machine: Machine, rows: Rows, tp: int, shared: bool, part: Array
     ) -> tuple[Figure, ...]:
         """The figures of ``LayerSeconds`` for (U,) parts of the batch."""
         products, others = _row_seconds(machine, rows, part)
         program, peak = self.work.program, machine.attention_flops
 
-        def total(phase: int, core: bool) -> np.ndarray:
+        def total(phase: int, core: bool) -> Array:
             of_products = (rows.product_at == phase) & (rows.product_core == core)
             of_others = (rows.kernel_at == phase) & (rows.kernel_core == core)
             return products[of_products].sum(axis=0) + others[of_others].sum(axis=0)
@@ -74,8 +75,8 @@ class GraphLayer(Layer):
         return forward + core, backward + core_backward, ahead, back, again, last
 
     def _fused_attention(
-        self, machine: Machine, attention_flops: float, rows: Rows, part: np.ndarray
-    ) -> np.ndarray:
+        self, machine: Machine, attention_flops: float, rows: Rows, part: Array
+    ) -> Array:
         """(U,) seconds of the forward pass of attention as one kernel of so many FLOP/s."""
         of_core = rows.product_core & (rows.product_at == FORWARD)
         sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
@@ -94,9 +95,9 @@ class GraphLayer(Layer):
         rows: Rows,
         tp: int,
         shared: bool,
-        part: np.ndarray,
-        products: np.ndarray,
-    ) -> tuple[np.ndarray, np.ndarray]:
+        part: Array,
+        products: Array,
+    ) -> tuple[Array, Array]:
         """(U,) seconds of collectives that nothing hides, forward and backward."""
         stack, links = machine.stack, machine.links
         # An all-reduce takes as long as two all-gathers.
@@ -134,7 +135,7 @@ class GraphLayer(Layer):
         """See ``Layer.saved_bytes``: what backward kernels read; in full, what enters the layer."""
         fused = machine.attention_flops is not None
 
-        def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
+        def figures(tp: int, sequence_parallel: bool, part: Array) -> Array:
             kept = self.work.kept(self.label, tp, sequence_parallel, mode, fused)
             return _bytes(machine, kept[None], part)
 
@@ -146,15 +147,15 @@ class GraphLayer(Layer):
         if largest is None or self.label != self.work.program.layers + 1:
             return 0.0
 
-        def figures(tp: int, sequence_parallel: bool, part: np.ndarray) -> np.ndarray:
+        def figures(tp: int, sequence_parallel: bool, part: Array) -> Array:
             held = self.work.held(tp, sequence_parallel)
             return _bytes(machine, self.work.weigh({largest: 1.0}, held)[None], part)
 
         return self._looked_up(split, figures, 1)[0]
 
     def _looked_up(
-        self, split: Split, figures: Callable[[int, bool, np.ndarray], np.ndarray], count: int
-    ) -> np.ndarray:
+        self, split: Split, figures: Callable[[int, bool, Array], Array], count: int
+    ) -> Array:
         """(count, ...) figures for each plan, counted once for each combination of its numbers.
 
         ``figures`` makes (count, U) figures of tp, sequence parallelism and (U,) parts of the
@@ -172,7 +173,7 @@ class GraphLayer(Layer):
         return result
 
 
-def _row_seconds(machine: Machine, rows: Rows, part: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _row_seconds(machine: Machine, rows: Rows, part: Array) -> tuple[Array, Array]:
     """(R, U) and (K, U) seconds of products and other kernels for (U,) parts of the batch."""
     sizes = np.where(rows.grows[..., None], rows.sizes[..., None] * part, rows.sizes[..., None])
     batch, m, n, k = np.moveaxis(sizes, 1, 0)
@@ -183,7 +184,7 @@ def _row_seconds(machine: Machine, rows: Rows, part: np.ndarray) -> tuple[np.nda
     return products, others
 
 
-def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:
+def _bytes(machine: Machine, parts: Array, part: Array) -> Array:
     """(..., U) bytes of (..., 4) figures at (U,) parts of the batch, see ``Work``."""
     # The first of each pair is at the plan's precision, the second in bytes of its own.
     growing = machine.width * parts[..., 0] + parts[..., 1]
@@ -194,7 +195,7 @@ def _bytes(machine: Machine, parts: np.ndarray, part: np.ndarray) -> np.ndarray:
 def chain_of(
     graph: Graph,
     uneven: str = "forbid",
-    chosen: np.ndarray | Mapping[str, int] | None = None,
+    chosen: Array | Mapping[str, int] | None = None,
     cuts: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Return the fields of a ``HybridModel`` that a graph gives.

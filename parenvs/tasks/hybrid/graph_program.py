@@ -15,6 +15,7 @@ from functools import cached_property
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.graph.checks import ELEMENT_TYPES, FLOATING
 from parenvs.graph.flow import (
     PRODUCTS,
@@ -63,11 +64,11 @@ class Program:
 
     graph: Graph
     flow: Flow
-    pivots: np.ndarray
+    pivots: Array
     counted: ChainBytes
     borders: Borders
     twice: bool
-    label: np.ndarray
+    label: Array
     notes: tuple[str, ...]
     remade: tuple[float, float] = (0.0, 0.0)
 
@@ -128,17 +129,17 @@ class Program:
         return of_weights, of_data
 
     @cached_property
-    def needless(self) -> np.ndarray:
+    def needless(self) -> Array:
         """(I,) see ``needless_gradients``."""
         return needless_gradients(self.flow)
 
     @cached_property
-    def on_data(self) -> np.ndarray:
+    def on_data(self) -> Array:
         """(T,) bool: tensors that depend on the batch."""
         return _on_data(self.graph, self.flow)
 
     @cached_property
-    def is_gradient(self) -> np.ndarray:
+    def is_gradient(self) -> Array:
         """(T,) bool: gradients of weights, which the update reads or the step returns."""
         flow, graph = self.flow, self.graph
         gradients = np.zeros(len(flow.before), dtype=bool)
@@ -159,7 +160,7 @@ class Program:
         return gradients
 
     @cached_property
-    def elements(self) -> np.ndarray:
+    def elements(self) -> Array:
         """(T,) float64, numbers in each tensor."""
         ranks = np.diff(self.graph.dim_offset)
         size = np.ones(len(ranks))
@@ -167,7 +168,7 @@ class Program:
         return size
 
     @cached_property
-    def grows(self) -> np.ndarray:
+    def grows(self) -> Array:
         """(T,) bool: tensors that are as many times as large as there are samples."""
         return self.on_data & ~self.is_gradient
 
@@ -181,7 +182,7 @@ class Program:
         return flops[True] > flops[False]
 
     @cached_property
-    def at_precision(self) -> np.ndarray:
+    def at_precision(self) -> Array:
         """(T,) bool: floating tensors that are kept at the plan's precision.
 
         In a graph of full precision these are all but sums (statistics) and what the loss is made
@@ -243,7 +244,7 @@ class Program:
         return source
 
     @cached_property
-    def free_tensors(self) -> np.ndarray:
+    def free_tensors(self) -> Array:
         """(T,) bool: constants and what is made of constants alone, which compilers fold in."""
         graph = self.graph
         made = np.repeat(graph.free, np.diff(graph.result_offset))
@@ -281,12 +282,12 @@ class Program:
         return {index: sorted({label[p] for p in places}) for index, places in reads.items()}
 
 
-def _on_data(graph: Graph, flow: Flow) -> np.ndarray:
+def _on_data(graph: Graph, flow: Flow) -> Array:
     """(T,) bool: tensors that depend on the batch."""
     return flow.descendants(graph.parameter_tensor[graph.parameter_role == Role.BATCH].tolist())
 
 
-def _product_flops(graph: Graph, which: np.ndarray) -> tuple[float, float]:
+def _product_flops(graph: Graph, which: Array) -> tuple[float, float]:
     """FLOPs of the products and convolutions among ``which``: with weights, and of data by data."""
     flow, sums = Flow(graph), [0.0, 0.0]
     data, flops = _on_data(graph, flow), graph.flops * runs(graph, graph.flops)
@@ -295,7 +296,7 @@ def _product_flops(graph: Graph, which: np.ndarray) -> tuple[float, float]:
     return sums[0], sums[1]
 
 
-def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarray) -> None:
+def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: Array) -> None:
     """Label the instructions of the backward pass, in place."""
     head = len(borders.names) + 1
     candidates = _candidates(graph, flow, label)
@@ -322,7 +323,7 @@ def _label_backward(graph: Graph, flow: Flow, borders: Borders, label: np.ndarra
             of_tensor.update(dict.fromkeys(flow.results[index], place))
 
 
-def _candidates(graph: Graph, flow: Flow, label: np.ndarray) -> dict[int, set[int]]:
+def _candidates(graph: Graph, flow: Flow, label: Array) -> dict[int, set[int]]:
     """Forward tensor or weight -> labels that make or read it, views counted through."""
     labels_of: dict[int, set[int]] = defaultdict(set)
     weights = set(graph.parameter_tensor[graph.weights].tolist())

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.graph.flow import PRODUCTS
 from parenvs.graph.graph import Role
 from parenvs.graph.opcodes import bytes_of
@@ -52,7 +53,7 @@ class Splitting:
         self,
         program: Program,
         uneven: str = "forbid",
-        chosen: np.ndarray | Mapping[str, int] | None = None,
+        chosen: Array | Mapping[str, int] | None = None,
     ) -> None:
         self.program, self.uneven = program, uneven
         self._chosen = chosen
@@ -68,7 +69,7 @@ class Splitting:
         return any(block.kind != "dense" for block in find_blocks(self.classes))
 
     @cached_property
-    def chosen(self) -> np.ndarray:
+    def chosen(self) -> Array:
         """(C,) bool, the classes that are split."""
         if isinstance(self._chosen, Mapping):
             return self.classes.chosen(self._chosen)
@@ -130,7 +131,7 @@ class Splitting:
         wide = self.program.graph.dims[start:end] > 1
         return self.classes.label[start:end][wide].tolist()
 
-    def class_shares(self, tp: int) -> np.ndarray:
+    def class_shares(self, tp: int) -> Array:
         """(C,) share of each class that a rank holds."""
         split, dims = self.chosen.copy(), self.program.graph.dims
         if self.uneven == "forbid":
@@ -138,12 +139,12 @@ class Splitting:
             split[self.classes.label[(dims > 1) & (dims % tp != 0)]] = False
         return np.where(split & (tp > 1), formulas.device_share(self.classes, tp), 1.0)
 
-    def dimension_shares(self, tp: int) -> np.ndarray:
+    def dimension_shares(self, tp: int) -> Array:
         """(N,) share of each dimension of each tensor that a rank holds."""
         shares = self.class_shares(tp)[self.classes.label]
         return np.where(self.program.graph.dims > 1, shares, 1.0)
 
-    def tensor_shares(self, tp: int) -> np.ndarray:
+    def tensor_shares(self, tp: int) -> Array:
         """(T,) share of each tensor that a rank holds."""
         graph = self.program.graph
         share = np.ones(len(graph.element_type))
@@ -152,7 +153,7 @@ class Splitting:
         np.multiply.at(share, owner, self.dimension_shares(tp))
         return share
 
-    def instruction_shares(self, tp: int) -> np.ndarray:
+    def instruction_shares(self, tp: int) -> Array:
         """(I,) share of each instruction that a rank runs."""
         share, classes = np.ones(len(self.program.graph.opcode)), self.classes
         of_factor = self.class_shares(tp)[classes.factor_class]
@@ -359,7 +360,7 @@ def _minimum_cut(
     return tuple(k for k in nodes if 2 * k in reached and 2 * k + 1 not in reached)
 
 
-Sums = tuple[tuple[int, np.ndarray, tuple[int, ...]], ...]
+Sums = tuple[tuple[int, Array, tuple[int, ...]], ...]
 """All-reduces: phase, (4,) what is summed, and products (R) behind which it may hide."""
 PARTS = 4
 """Numbers at the plan's precision and other bytes, growing with the samples; and the same, not."""
@@ -399,18 +400,18 @@ class Rows:
     """
 
     sums: Sums
-    sizes: np.ndarray
-    grows: np.ndarray
-    product_at: np.ndarray
-    product_core: np.ndarray
-    product_runs: np.ndarray
-    product_needless: np.ndarray
-    flops: np.ndarray
-    flops_grow: np.ndarray
-    traffic: np.ndarray
-    kernel_at: np.ndarray
-    kernel_core: np.ndarray
-    kernel_runs: np.ndarray
+    sizes: Array
+    grows: Array
+    product_at: Array
+    product_core: Array
+    product_runs: Array
+    product_needless: Array
+    flops: Array
+    flops_grow: Array
+    traffic: Array
+    kernel_at: Array
+    kernel_core: Array
+    kernel_runs: Array
 
 
 class Work:
@@ -452,7 +453,7 @@ class Work:
         return cores_of(self.program, self.kernels)
 
     @cached_property
-    def runs(self) -> np.ndarray:
+    def runs(self) -> Array:
         """(I,) how often each instruction runs."""
         return runs(self.program.graph, self.program.graph.flops)
 
@@ -489,7 +490,7 @@ class Work:
             grows = 1 if left else 2 if right else None
         return Product(tuple(sizes), grows, tuple(factors))  # type: ignore[arg-type]
 
-    def weigh(self, tensors: dict[int, float], shares: np.ndarray) -> np.ndarray:
+    def weigh(self, tensors: dict[int, float], shares: Array) -> Array:
         """(4,) the parts of tensors together, of each the given share, and that of a rank."""
         program, parts = self.program, np.zeros(PARTS)
         for tensor, share in tensors.items():
@@ -500,11 +501,11 @@ class Work:
                 parts[place + 1] += share * shares[tensor] * program.graph.tensor_bytes[tensor]
         return parts
 
-    def held(self, tp: int, sequence_parallel: bool) -> np.ndarray:
+    def held(self, tp: int, sequence_parallel: bool) -> Array:
         """(T,) share of each tensor that a rank holds."""
         return self._once(self._held, tp, sequence_parallel)
 
-    def _held(self, tp: int, sequence_parallel: bool) -> np.ndarray:
+    def _held(self, tp: int, sequence_parallel: bool) -> Array:
         shares = self.splitting.tensor_shares(tp)
         whole = (shares == 1) & self.program.grows
         return np.where(whole, shares / tp, shares) if sequence_parallel else shares
@@ -544,7 +545,7 @@ class Work:
         sums = self._sums(label, tp, [row[-1] for row in products])
         return _rows_of(products, others, sums)
 
-    def _moved(self, index: int) -> np.ndarray:
+    def _moved(self, index: int) -> Array:
         """(4,) what an instruction moves that is never fused."""
         program, size, parts = self.program, self.program.graph.tensor_bytes, np.zeros(PARTS)
         operands, results = program.flow.operands[index], program.flow.results[index]
@@ -720,7 +721,7 @@ def _rows_of(products: list[tuple[Any, ...]], others: list[tuple[Any, ...]], sum
     wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
     no_products = [wide, wide > 0, number, flag, number, number]
     no_others = [number, flag, wide, number, flag, number]
-    columns: list[np.ndarray] = []
+    columns: list[Array] = []
     for rows, empty in ((products, no_products), (others, no_others)):
         arrays = [np.array(column) for column in zip(*rows, strict=True)]
         columns += arrays[: len(empty)] if rows else empty

@@ -14,14 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Figure
 from parenvs.measured import FUSED_LOSS, LOSS, OTHER, PASSES, PERMUTE, ROLES, WEIGHT
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import LOW, SELECTIVE, TILE, Machine
-
-Figure = Any
-"""A number or an array of numbers, one for each plan."""
-
 
 NORM_BYTES = {True: (4.0, 6.0), False: (36.0, 74.0)}
 """Bytes per element that a norm moves forward and backward: as one kernel, or as PyTorch's own.

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.sets import BOUND, BestValue
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.hybrid.layers import FIGURES, Split, figures_of
@@ -34,18 +35,18 @@ class Plans(NamedTuple):
         numbers: these and the others are those of ``parenvs.tasks.hybrid.moves.changes.Plan``.
     """
 
-    rows: np.ndarray
-    numbers: np.ndarray
-    stages: np.ndarray
-    ends: np.ndarray
-    servers: np.ndarray
+    rows: Array
+    numbers: Array
+    stages: Array
+    ends: Array
+    servers: Array
 
     @property
     def arrays(self) -> Plan:
         """The plans as compiled loops take them."""
         return Plan(*self[1:])
 
-    def take(self, which: np.ndarray) -> Plans:
+    def take(self, which: Array) -> Plans:
         """Return some of the plans, by index or mask."""
         return Plans(*(values[which] for values in self))
 
@@ -53,17 +54,17 @@ class Plans(NamedTuple):
         """Return the same plans with room for more pieces and servers."""
         return self._replace(ends=_wide(self.ends, pieces), servers=_wide(self.servers, servers))
 
-    def of_stages(self, column: int) -> np.ndarray:
+    def of_stages(self, column: int) -> Array:
         """(N, S) a number of each stage, by its column; 0 behind the last one."""
         return np.where(self.used, self.stages[:, :, column], 0)
 
     @property
-    def used(self) -> np.ndarray:
+    def used(self) -> Array:
         """(N, S) whether a plan has a stage."""
         return np.asarray(np.arange(col.MAX_STAGES) < self.numbers[:, col.COUNT][:, None])
 
 
-def _wide(values: np.ndarray, size: int) -> np.ndarray:
+def _wide(values: Array, size: int) -> Array:
     """Return rows with room for ``size`` values, at least."""
     missing = size - values.shape[1]
     return np.pad(values, ((0, 0), (0, missing))) if missing > 0 else values
@@ -197,7 +198,7 @@ def prepared(problem: Hybrid, limits: Constraints | None = None) -> Prepared:
     return Prepared(problem, values, figures, _known(problem, [len(x) for x in values]))
 
 
-def _known(problem: Hybrid, sizes: Sequence[int]) -> np.ndarray:
+def _known(problem: Hybrid, sizes: Sequence[int]) -> Array:
     """Return a record of ``KNOWN``; ``sizes`` are those of the axes of splits."""
     model, cluster, software = problem.model, problem.cluster, software_of(problem)
     shape, tied = model.shape, model.tied_parameters
@@ -286,7 +287,7 @@ class Table:
         return judged
 
 
-def _put(table: np.ndarray, row: int, values: np.ndarray) -> np.ndarray:
+def _put(table: Array, row: int, values: Array) -> Array:
     """Write values into a row of a table, which is made wider where they need it."""
     missing = np.maximum(np.subtract(values.shape, table.shape[1:]), 0)
     if missing.any():
@@ -305,8 +306,8 @@ def table_of(problems: Sequence[Prepared]) -> Table:
 
 
 def neighbors(
-    table: Table, plans: Plans, busy: np.ndarray, limits: Constraints | None = None
-) -> tuple[Plans, np.ndarray, np.ndarray]:
+    table: Table, plans: Plans, busy: Array, limits: Constraints | None = None
+) -> tuple[Plans, Array, Array]:
     """Return the legal neighbors of n plans, at most ``SLOTS`` of each axis.
 
     ``busy`` is (n, S) seconds of a micro-batch on each of their stages; neighbors of busy stages
@@ -335,7 +336,7 @@ def neighbors(
     return others.take(good)._replace(rows=plans.rows[plan[good]]), plan[good], move[good]
 
 
-def _keeps(limits: Constraints, plans: Plans) -> np.ndarray:
+def _keeps(limits: Constraints, plans: Plans) -> Array:
     """(N,) whether plans keep to constraints; what stages choose, every stage keeps to."""
     count, samples, chunks, shared, context, expert, shard = plans.numbers.T
     devices, tp, zero, full, selective = map(plans.of_stages, range(col.OF_STAGE))
@@ -400,14 +401,14 @@ class Start:
     """
 
     def __init__(
-        self, problem: Hybrid, choices: np.ndarray | None = None, known: BestValue | None = None
+        self, problem: Hybrid, choices: Array | None = None, known: BestValue | None = None
     ) -> None:
         self.problem = problem
         self.choices = self._fastest[0] if choices is None else choices
         self.best = np.nan if known is None or known.kind == BOUND else known.value
 
     @cached_property
-    def _fastest(self) -> np.ndarray:
+    def _fastest(self) -> Array:
         return fastest(self.problem)
 
     @property
@@ -452,7 +453,7 @@ class Start:
         return plans
 
 
-def fastest(problem: Hybrid) -> np.ndarray:
+def fastest(problem: Hybrid) -> Array:
     """Return the fastest uniform plans that are not much alike, (k, 11) by ``AXES``."""
     space = UniformSpace.build(problem, Constraints(uneven=True, expert_tp=0))
     good = np.asarray(
@@ -472,7 +473,7 @@ def fastest(problem: Hybrid) -> np.ndarray:
     return np.stack([column.astype(np.int64) for column in columns.values()], axis=-1)
 
 
-def distinct(plans: Uniform, values: np.ndarray, count: int) -> np.ndarray:
+def distinct(plans: Uniform, values: Array, count: int) -> Array:
     """Return the plans of least finite values, no two alike in tp, stages and micro-batch."""
     # Infinite values, of plans that do not fit, come last.
     order = np.argsort(values, kind="stable")[: np.isfinite(values).sum()]

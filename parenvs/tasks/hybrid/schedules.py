@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from parenvs.compiled import compiled
+from parenvs.compiled import Array, compiled
 from parenvs.tasks.hybrid.plan import SCHEDULES
 from parenvs.tasks.pipeline import formulas as pure
 from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes
@@ -69,7 +69,7 @@ def chains(schedule: str, stages: int, chunks: int) -> list[list[Place]]:
     return [there, back] if schedule == TWO_WAYS else [there + back]
 
 
-def piece_of(schedule: str, stages: int, chunks: int) -> np.ndarray:
+def piece_of(schedule: str, stages: int, chunks: int) -> Array:
     """(S, v) which piece of the layers each chunk of each stage holds."""
     if schedule not in SPLIT:
         return np.arange(stages * chunks).reshape(chunks, stages).T
@@ -90,7 +90,7 @@ def fewest(schedule: str, stages: int) -> int:
     return 2 * stages if schedule.startswith("dualpipe") else 1
 
 
-def orders(stages: int, micro_batches: int, chunks: int) -> np.ndarray:
+def orders(stages: int, micro_batches: int, chunks: int) -> Array:
     """(3, S, 2 M v) kind, chunk and micro-batch of passes under 1F1B; with chunks S divides M."""
     left, total = stages - 1 - np.arange(stages)[:, None], micro_batches * chunks
     warming = left if chunks == 1 else 2 * left + (chunks - 1) * stages
@@ -182,7 +182,7 @@ def steady(stages: int, rounds: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def held(schedule: str, stages: int, rounds: int) -> np.ndarray:
+def held(schedule: str, stages: int, rounds: int) -> Array:
     """(S, K, v) activations of each chunk that a stage holds at a time, no line below another.
 
     An activation is held from its forward pass to the gradients of its weights. Of the lines of a
@@ -218,11 +218,11 @@ class _Wave(NamedTuple):
             chunk in front of it; -1: none.
     """
 
-    own: np.ndarray
-    stage: np.ndarray
-    counts: np.ndarray
-    ahead: np.ndarray
-    over: np.ndarray
+    own: Array
+    stage: Array
+    counts: Array
+    ahead: Array
+    over: Array
 
 
 class _Waves(NamedTuple):
@@ -235,8 +235,8 @@ class _Waves(NamedTuple):
     """
 
     waves: tuple[_Wave, ...]
-    last: np.ndarray
-    middle: np.ndarray
+    last: Array
+    middle: Array
 
 
 @lru_cache(maxsize=32)
@@ -280,9 +280,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     return _Waves(waves, end - 1, first + (end - first) // 2)
 
 
-def core(
-    schedule: str, passes: np.ndarray, transfers: np.ndarray, rounds: Any
-) -> tuple[np.ndarray, np.ndarray]:
+def core(schedule: str, passes: Array, transfers: Array, rounds: Any) -> tuple[Array, Array]:
     """Return the seconds of the longest path through all operations, links taken to be free.
 
     Every round beyond ``steady`` ones adds the busiest work on the path: the path runs through the
@@ -314,9 +312,7 @@ def core(
     return seconds.reshape(shape), left.reshape(stages, *shape)
 
 
-def _longest(
-    every: _Waves, passes: np.ndarray, links: np.ndarray, more: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
+def _longest(every: _Waves, passes: Array, links: Array, more: Array) -> tuple[Array, Array]:
     """(N,) seconds of the longest path with ``more`` rounds in the middle; (S, N) what is left.
 
     ``passes`` is (3, S, v, N), ``links`` (S v + 1, N) seconds of messages, and a line of zeros.
@@ -354,10 +350,10 @@ class ChunkSeconds(NamedTuple):
     split it.
     """
 
-    forward: np.ndarray
-    backward: np.ndarray
-    transfer: np.ndarray
-    weights: np.ndarray | None = None
+    forward: Array
+    backward: Array
+    transfer: Array
+    weights: Array | None = None
 
 
 @dataclass(frozen=True)
@@ -370,11 +366,11 @@ class HybridTimetable:
         end: the same.
     """
 
-    start: np.ndarray
-    end: np.ndarray
+    start: Array
+    end: Array
 
     @property
-    def stage_end(self) -> np.ndarray:
+    def stage_end(self) -> Array:
         """(S,) end of each stage's last pass."""
         return self.end.max(axis=(0, 2, 3))
 
@@ -383,7 +379,7 @@ class HybridTimetable:
         """Seconds until the last pass ends."""
         return float(self.end.max())
 
-    def length(self, exposed: np.ndarray) -> float:
+    def length(self, exposed: Array) -> float:
         """Return the seconds until gradients are summed, (S,) ``exposed`` behind the passes."""
         return float((self.stage_end + exposed).max())
 
@@ -424,7 +420,7 @@ def simulate(
 
 
 @lru_cache(maxsize=8)
-def _members(schedule: str, stages: int, rounds: int, chunks: int) -> np.ndarray:
+def _members(schedule: str, stages: int, rounds: int, chunks: int) -> Array:
     """(S, operations, w) passes of each operation, ``(kind S v + chunk S + s) M + m``; -1: none."""
     if schedule not in SPLIT:
         kind, chunk, m = orders(stages, rounds, chunks)
@@ -446,13 +442,13 @@ def _members(schedule: str, stages: int, rounds: int, chunks: int) -> np.ndarray
 
 @compiled
 def _play(
-    members: np.ndarray,
-    neighbors: np.ndarray,
-    duration: np.ndarray,
-    transfer: np.ndarray,
-    ready: np.ndarray,
-    start: np.ndarray,
-    end: np.ndarray,
+    members: Array,
+    neighbors: Array,
+    duration: Array,
+    transfer: Array,
+    ready: Array,
+    start: Array,
+    end: Array,
 ) -> None:
     """Run all operations.
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown
 from parenvs.fields import check, one_of, words
 from parenvs.tasks.hybrid.model import HybridModel
@@ -403,7 +404,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     return runs
 
 
-_Rows = Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]
+_Rows = Iterator[tuple[tuple[Any, ...], list[Array]]]
 """What shapes the pipeline, and columns of the choices of all other axes with it."""
 
 
@@ -510,7 +511,7 @@ class UniformSpace:
 
     problem: Hybrid
     plans: Uniform
-    memory: dict[str, np.ndarray]
+    memory: dict[str, Array]
     whole: bool = True
 
     @classmethod
@@ -552,12 +553,12 @@ class UniformSpace:
         return int(self.plans.size)
 
     @cached_property
-    def seconds(self) -> dict[str, np.ndarray]:
+    def seconds(self) -> dict[str, Array]:
         """Parts of a step and its ``length``, (N,) each, by name, of those that do not fit, too."""
         return self.plans.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
 
     @cached_property
-    def length(self) -> np.ndarray:
+    def length(self) -> Array:
         """(N,) seconds of a step, infinite of plans that do not fit, which may be nearly all."""
         found, fitting = np.full(len(self), np.inf), self.plans.take(self.fits)
         seconds = fitting.seconds(self.problem.model, self.problem.cluster, self.problem.machine)
@@ -565,11 +566,11 @@ class UniformSpace:
         return found
 
     @cached_property
-    def fits(self) -> np.ndarray:
+    def fits(self) -> Array:
         """(N,) bool, which plans are within memory."""
         return np.asarray(self.memory["total"] <= self.problem.memory_limit)
 
-    def best(self, values: np.ndarray | None = None) -> int | None:
+    def best(self, values: Array | None = None) -> int | None:
         """Return the plan of least value (default: seconds) that fits, or None."""
         if not self.fits.any():
             return None
@@ -583,7 +584,7 @@ class UniformSpace:
         """Return the degrees of a plan in words."""
         return self.plan(k).words
 
-    def pareto(self) -> np.ndarray:
+    def pareto(self) -> Array:
         """Return the plans that no other beats in both seconds and bytes, the fastest first."""
         # By time: a plan is on the front if it needs less than all faster ones.
         order = np.lexsort((self.memory["total"], self.seconds["length"]))

@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import ring_of, ring_seconds, send_seconds
-from parenvs.compiled import choose, shared, some
-from parenvs.tasks.hybrid.layers import Figure
+from parenvs.compiled import Figure, choose, shared, some
 from parenvs.tasks.hybrid.stack import exposed
 
 BYTES, RUNNING, PARAMETERS, WEIGHTS = 6, 9, 10, 14

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import Cluster
+from parenvs.compiled import Array
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.formulas import Chunks, Memory, Stages, of_chunks
 from parenvs.tasks.hybrid.layers import Chain, Split, figures_of
@@ -54,7 +55,7 @@ class Uniform:
         for name, column in zip(vars(self), columns, strict=True):
             object.__setattr__(self, name, column)
 
-    def take(self, which: np.ndarray) -> Uniform:
+    def take(self, which: Array) -> Uniform:
         """Return some of the plans, by index or mask."""
         return Uniform(**{name: column[which] for name, column in vars(self).items()})
 
@@ -64,19 +65,17 @@ class Uniform:
         return len(self.tp)
 
     @property
-    def devices(self) -> np.ndarray:
+    def devices(self) -> Array:
         """(N,) devices that each plan uses."""
         return self.tp * self.pp * self.dp * self.context
 
     def judged(
         self, model: HybridModel, cluster: Cluster, machine: Machine
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    ) -> tuple[dict[str, Array], dict[str, Array]]:
         """Return ``seconds`` and ``memory``."""
         return self.seconds(model, cluster, machine), self.memory(model, machine)
 
-    def seconds(
-        self, model: HybridModel, cluster: Cluster, machine: Machine
-    ) -> dict[str, np.ndarray]:
+    def seconds(self, model: HybridModel, cluster: Cluster, machine: Machine) -> dict[str, Array]:
         """Return (N,) figures of ``Step`` by name, whether plans fit the cluster or not.
 
         A stage is as fast as its slowest server; servers stand in the order of the cluster.
@@ -92,7 +91,7 @@ class Uniform:
                 values[which] = getattr(step, name)
         return figures
 
-    def memory(self, model: HybridModel, machine: Machine) -> dict[str, np.ndarray]:
+    def memory(self, model: HybridModel, machine: Machine) -> dict[str, Array]:
         """Return (N,) figures of ``Memory`` by name, on a device of the fullest stage."""
         figures = {name: np.empty(self.size) for name in Memory._fields}
         for which, chain, stages in self._by_stages(model, machine):
@@ -105,7 +104,7 @@ class Uniform:
 
     def _by_stages(
         self, model: HybridModel, machine: Machine
-    ) -> Iterator[tuple[np.ndarray, Chain, Stages]]:
+    ) -> Iterator[tuple[Array, Chain, Stages]]:
         """Yield the plans of as many stages and one schedule: which, their chain, their stages."""
         _, order = np.unique(self.schedule, return_inverse=True)
         groups = order * (self.pp.max(initial=0) + 1) + self.pp
@@ -122,7 +121,7 @@ class Uniform:
             chain = Chain(kinds, front, back, model.tied_parameters, model.tied_share)
             yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
-    def _splits(self) -> tuple[Split, np.ndarray]:
+    def _splits(self) -> tuple[Split, Array]:
         """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
         names = ("tp", "micro_batch", "context", "sequence_parallel", "expert", "expert_tp")
         columns = [getattr(self, name).astype(np.int64) for name in names]
@@ -180,8 +179,8 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
 
 
 def stage_speeds(
-    cluster: Cluster, first: np.ndarray, devices: Any, servers: Sequence[int] = ()
-) -> np.ndarray:
+    cluster: Cluster, first: Array, devices: Any, servers: Sequence[int] = ()
+) -> Array:
     """Return the speed of the slowest server of each stage, of first devices and their numbers.
 
     ``servers`` is their order (default: the cluster's). Of a stage beyond the cluster, the servers
@@ -200,7 +199,7 @@ def stage_speeds(
     return np.asarray(slowest[start, end])
 
 
-def even_bounds(layers: int, pieces: int) -> np.ndarray:
+def even_bounds(layers: int, pieces: int) -> Array:
     """(pieces + 1,) first layer of each piece: embedding and head count as one layer each.
 
     Where the layers divide, all pieces are equal.

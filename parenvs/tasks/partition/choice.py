@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.game import AHEAD, ORDERS, Fixed, RowGame, Rows, Source
 from parenvs.datasets.partition.problems import named, problem_of, source_of
 from parenvs.envs.env import GameEnv, GameVectorEnv
@@ -182,7 +183,7 @@ class PartitionChoice(RowGame):
         self.partial_plans.start(rows)
         self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
 
-    def look(self, rows: np.ndarray, part: Rows) -> None:
+    def look(self, rows: Array, part: Rows) -> None:
         partial_plans, stake = self.partial_plans, self.position[rows]
         tables, slot = partial_plans.tables, partial_plans.slot[rows]
         is_open = partial_plans.decisions[rows] == OPEN
@@ -216,9 +217,7 @@ class PartitionChoice(RowGame):
         context[:, -2:] = rest
         self.actions[part], self.context[part], self.mask[part] = actions, context, mask
 
-    def _judged(
-        self, rows: np.ndarray, stake: np.ndarray, is_open: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _judged(self, rows: Array, stake: Array, is_open: Array) -> tuple[Array, Array]:
         """(k, 2) rooms of both choices, and (k, 2) bounds if they are shown."""
         room, bounds = np.zeros((2, len(rows), 2))
         order = np.argsort(
@@ -231,7 +230,7 @@ class PartitionChoice(RowGame):
                 bounds[some] = self.partial_plans.bounds(rows[some], stake[some], is_open[some])
         return room, bounds
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: Rows) -> None:
+    def move(self, rows: Array, actions: Array, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
         partial_plans, stake, tables = (
             self.partial_plans,
@@ -253,13 +252,13 @@ class PartitionChoice(RowGame):
             gain = np.where(chosen, tables.gain[slot], 0.0).sum(axis=1)
             self.cost[complete] = tables.replicated_seconds[slot] * (1.0 - gain)
 
-    def chosen(self, row: int) -> np.ndarray:
+    def chosen(self, row: int) -> Array:
         """Return the classes of the graph that are partitioned so far, (C,) bool."""
         chosen = np.zeros(len(self.problem(row).classes), dtype=bool)
         chosen[self._decided(row, PARTITION)] = True
         return chosen
 
-    def _decided(self, row: int, decision: int) -> np.ndarray:
+    def _decided(self, row: int, decision: int) -> Array:
         """(k,) classes of the graph with a decision."""
         classes = self.linear(row).classes
         return classes[self.partial_plans.decisions[row, : len(classes)] == decision]

@@ -22,6 +22,7 @@ import numpy as np
 
 import parenvs.graph.opcodes as opcodes
 from parenvs.cluster import Cluster
+from parenvs.compiled import Array
 from parenvs.errors import HloError, ParenvsError, refuse_unknown, shown
 from parenvs.fields import Count, checked, plain, whole
 from parenvs.graph.graph import Graph, Phase, Role
@@ -49,12 +50,12 @@ class Factors:
 
     graph: Graph
     rules: str
-    links: np.ndarray
-    link_at: np.ndarray
-    instruction: np.ndarray
-    member: np.ndarray
-    kind: np.ndarray
-    untouchable: np.ndarray
+    links: Array
+    link_at: Array
+    instruction: Array
+    member: Array
+    kind: Array
+    untouchable: Array
 
     @classmethod
     def of(cls, graph: Graph, rules: str) -> Factors:
@@ -78,18 +79,18 @@ class Factors:
         )
 
     @cached_property
-    def partial(self) -> np.ndarray:
+    def partial(self) -> Array:
         """(F,) bool, whether splitting a factor leaves a partial result, to be all-reduced."""
         return self.kind != Kind.KEPT
 
 
-def nested(flat: np.ndarray, offset: np.ndarray) -> list[list[int]]:
+def nested(flat: Array, offset: Array) -> list[list[int]]:
     """The rows of a ragged array as lists, such as the operands of each instruction."""
     values = flat.tolist()
     return [values[start:end] for start, end in itertools.pairwise(offset.tolist())]
 
 
-def owner_of(graph: Graph) -> np.ndarray:
+def owner_of(graph: Graph) -> Array:
     """(N,) the tensor of each of ``graph.dims``."""
     return np.repeat(np.arange(len(graph.element_type)), np.diff(graph.dim_offset))
 
@@ -233,7 +234,7 @@ class _Reader:
                     self.links += [(p + shift, p, index) for p in self.splittable(other)]
 
 
-def free_tensors(graph: Graph) -> np.ndarray:
+def free_tensors(graph: Graph) -> Array:
     """(T,) bool: results of free instructions, which take part in no rule."""
     free = np.zeros(len(graph.element_type), dtype=bool)
     free[graph.results[np.repeat(graph.free, np.diff(graph.result_offset))]] = True
@@ -269,11 +270,11 @@ class DimensionClasses:
 
     graph: Graph
     factors: Factors
-    label: np.ndarray
-    blocked: np.ndarray
-    blocked_by: np.ndarray
-    conflicts: np.ndarray
-    conflict_at: np.ndarray
+    label: Array
+    blocked: Array
+    blocked_by: Array
+    conflicts: Array
+    conflict_at: Array
     devices: int = 0
 
     def __repr__(self) -> str:
@@ -288,11 +289,11 @@ class DimensionClasses:
         return len(self.blocked)
 
     @cached_property
-    def inputs(self) -> np.ndarray:
+    def inputs(self) -> Array:
         """Indices into the parameter arrays of the batch inputs, in parameter order."""
         return np.flatnonzero(self.graph.parameter_role == Role.BATCH)
 
-    def parameters(self, scope: str) -> np.ndarray:
+    def parameters(self, scope: str) -> Array:
         """Indices into the parameter arrays of a scope's entry parameters, variables first."""
         both = (self.graph.weights, self.inputs)
         return np.concatenate({"variables": both[:1], "inputs": both[1:], "all": both}[scope])
@@ -303,7 +304,7 @@ class DimensionClasses:
         tensors = self.graph.parameter_tensor
         return {self.graph.paths[i]: int(tensors[i]) for i in self.parameters("all").tolist()}
 
-    def dimensions_of(self, parameters: np.ndarray) -> np.ndarray:
+    def dimensions_of(self, parameters: Array) -> Array:
         """(n,) int64, positions in ``graph.dims`` of the dimensions of entry parameters."""
         graph = self.graph
         tensors = graph.parameter_tensor[parameters]
@@ -312,37 +313,37 @@ class DimensionClasses:
             or [np.zeros(0, dtype=np.int64)]
         )
 
-    def splittable(self, tensor: int) -> np.ndarray:
+    def splittable(self, tensor: int) -> Array:
         """Positions in ``graph.dims`` of a tensor's dimensions larger than 1."""
         start, end = self.graph.dim_offset[tensor : tensor + 2].tolist()
         return np.arange(start, end)[self.graph.dims[start:end] > 1]
 
-    def counts(self, dimensions: np.ndarray) -> np.ndarray:
+    def counts(self, dimensions: Array) -> Array:
         """(C,) number of the given dimensions, of those larger than 1, in each class."""
         splittable = dimensions[self.graph.dims[dimensions] > 1]
         return np.bincount(self.label[splittable], minlength=len(self))
 
     @cached_property
-    def variable_counts(self) -> np.ndarray:
+    def variable_counts(self) -> Array:
         """(C,) number of variable dimensions, larger than 1, in each class."""
         return self.counts(self.dimensions_of(self.graph.weights))
 
     @cached_property
-    def factor_class(self) -> np.ndarray:
+    def factor_class(self) -> Array:
         """(F,) int32, class of each factor of ``factors``."""
         return self.label[self.factors.member]
 
-    def rivals(self, chosen: int) -> np.ndarray:
+    def rivals(self, chosen: int) -> Array:
         """Classes that conflict with a class: what partitioning it forces to replicate."""
         first, second = self.conflicts.T
         return np.sort(np.concatenate([second[first == chosen], first[second == chosen]]))
 
-    def legal(self, chosen: np.ndarray) -> bool:
+    def legal(self, chosen: Array) -> bool:
         """Whether the classes ``chosen``, (C,) bool, can be partitioned together."""
         first, second = self.conflicts.T
         return not (chosen & self.blocked).any() and not (chosen[first] & chosen[second]).any()
 
-    def chosen(self, partition: Mapping[str, int]) -> np.ndarray:
+    def chosen(self, partition: Mapping[str, int]) -> Array:
         """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
         chosen = np.zeros(len(self), dtype=bool)
         for path, dimension in partition.items():
@@ -362,7 +363,7 @@ class DimensionClasses:
             blocked[self.label[(dims > 1) & (dims % max(devices, 1) != 0)]] = True
         return replace(self, blocked=blocked, devices=devices)
 
-    def partition(self, chosen: np.ndarray, scope: str) -> dict[str, int]:
+    def partition(self, chosen: Array, scope: str) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
         graph, indices = self.graph, self.parameters(scope)
         tensors = graph.parameter_tensor[indices]
@@ -375,7 +376,7 @@ class DimensionClasses:
         return {graph.paths[index]: dimension for index, dimension in pairs}
 
 
-def compatible(order: Iterable[int], rivals: Callable[[int], np.ndarray], count: int) -> np.ndarray:
+def compatible(order: Iterable[int], rivals: Callable[[int], Array], count: int) -> Array:
     """Greedy independent set, (count,) bool: classes in order, unless one before excludes them."""
     chosen, is_open = np.zeros(count, dtype=bool), np.ones(count, dtype=bool)
     for index in order:
@@ -385,7 +386,7 @@ def compatible(order: Iterable[int], rivals: Callable[[int], np.ndarray], count:
     return chosen
 
 
-def conflict_matrix(pairs: np.ndarray, count: int) -> Any:
+def conflict_matrix(pairs: Array, count: int) -> Any:
     """(pairs, count) sparse, a row of two ones for each pair of classes, (pairs, 2)."""
     from scipy.sparse import coo_array
 
@@ -517,7 +518,7 @@ class StepSettings:
         """Whether activations are made again."""
         return self.recompute != REMADE[0]
 
-    def repetitions(self, graph: Graph, again: np.ndarray | int = 0) -> np.ndarray:
+    def repetitions(self, graph: Graph, again: Array | int = 0) -> Array:
         """(I,) runs of each instruction per step, loops aside; ``again`` (I,) bool runs twice."""
         passes = self.micro_batches * (1.0 + again) * np.ones(len(graph.opcode))
         # Weights are updated once per step, however many micro-batches it has.
@@ -549,7 +550,7 @@ def limit_of(memory_limit: float | str | bool | None, cluster: Cluster) -> float
     )
 
 
-def batch_classes(classes: DimensionClasses) -> np.ndarray:
+def batch_classes(classes: DimensionClasses) -> Array:
     """(C,) bool, the classes of the first dimensions of inputs that are as long as the batch."""
     graph = classes.graph
     dimensions = [
@@ -599,7 +600,7 @@ def at_micro_batch(
     return replace(classes, graph=scaled).with_sizes(uneven, classes.devices)
 
 
-def _resize_constants(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> None:
+def _resize_constants(graph: Graph, follows: Array, dims: Array) -> None:
     """Give free tensors the sizes of the tensors of equal shape that they are combined with.
 
     They are constants, in no class, but reading them takes as long as reading any other.
@@ -625,9 +626,7 @@ def _resize_constants(graph: Graph, follows: np.ndarray, dims: np.ndarray) -> No
             dims[offset[constant] : offset[constant + 1]] = dims[start:end]
 
 
-def _scaled_costs(
-    classes: DimensionClasses, batch: np.ndarray, scaled: Graph
-) -> tuple[np.ndarray, np.ndarray]:
+def _scaled_costs(classes: DimensionClasses, batch: Array, scaled: Graph) -> tuple[Array, Array]:
     """(I,) FLOPs and bytes of the instructions of the graph with other sizes.
 
     FLOPs are in proportion to each factor that holds the batch, or else to the results' elements.
@@ -661,7 +660,7 @@ def _scaled_costs(
     return flops, graph.bytes_accessed * ratios
 
 
-def synchronized_once(classes: DimensionClasses) -> np.ndarray:
+def synchronized_once(classes: DimensionClasses) -> Array:
     """(I,) bool, backward instructions whose partial results can wait for the last micro-batch.
 
     Gradients are linear, so those of several micro-batches are added before they are summed over

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Cluster, Device
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.tasks.partition.classes import DimensionClasses, free_tensors, nested, owner_of
@@ -27,7 +28,7 @@ STRUCTURE = ("parameter", "return", "while", "conditional")
 """Opcodes that take no time of their own; what is inside a loop or branch does."""
 
 
-def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICIENCY) -> np.ndarray:
+def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICIENCY) -> Array:
     """(I,) seconds of each instruction in one run of the module, on one device.
 
     The larger of FLOPs / (efficiency * peak) and bytes / memory bandwidth, times the number of
@@ -42,7 +43,7 @@ def instruction_seconds(graph: Graph, device: Device, efficiency: float = EFFICI
     return seconds * runs(graph, seconds)
 
 
-def runs(graph: Graph, seconds: np.ndarray) -> np.ndarray:
+def runs(graph: Graph, seconds: Array) -> Array:
     """(I,) how often each instruction runs: loops by their trip counts, one branch of several.
 
     Of a conditional's branches the one that takes longest counts, by the instructions' own
@@ -58,7 +59,7 @@ def runs(graph: Graph, seconds: np.ndarray) -> np.ndarray:
             runs_in_parent[inside] = trips
         else:
             returns = np.isin(graph.opcode[inside], _codes(graph, ("return",)))
-            branch: np.ndarray = np.cumsum(returns) - returns  # a branch ends with its return
+            branch: Array = np.cumsum(returns) - returns  # a branch ends with its return
             longest = np.bincount(branch, seconds_with_inside[inside]).argmax()
             runs_in_parent[inside] = branch == longest
         seconds_with_inside[outer] = (seconds_with_inside * runs_in_parent)[inside].sum()
@@ -68,7 +69,7 @@ def runs(graph: Graph, seconds: np.ndarray) -> np.ndarray:
     return times
 
 
-def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
+def device_share(classes: DimensionClasses, devices: int) -> Array:
     """(C,) largest share of a dimension that one device holds if its class is partitioned.
 
     1/N, or more where padding leaves devices idle: 12 heads over 8 devices make 2/12. The worst
@@ -82,7 +83,7 @@ def device_share(classes: DimensionClasses, devices: int) -> np.ndarray:
     return largest
 
 
-def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndarray) -> np.ndarray:
+def saved_seconds(classes: DimensionClasses, seconds: Array, share: Array) -> Array:
     """(C,) seconds of computation per step that partitioning a class saves.
 
     ``seconds`` (I,) is ``instruction_seconds``, ``share`` (C,) ``device_share``.
@@ -94,8 +95,8 @@ def saved_seconds(classes: DimensionClasses, seconds: np.ndarray, share: np.ndar
 
 
 def all_reduce_seconds(
-    classes: DimensionClasses, seconds: np.ndarray, cluster: Cluster, times: np.ndarray
-) -> np.ndarray:
+    classes: DimensionClasses, seconds: Array, cluster: Cluster, times: Array
+) -> Array:
     """(C,) seconds of all-reduces per step that partitioning a class costs.
 
     Each factor that leaves a partial result costs one ring over all devices, ``times`` (I,) per
@@ -110,7 +111,7 @@ def all_reduce_seconds(
     return np.bincount(classes.factor_class[factors.partial], ring_seconds, len(classes))
 
 
-def all_reduces(classes: DimensionClasses, chosen: np.ndarray, times: np.ndarray) -> int:
+def all_reduces(classes: DimensionClasses, chosen: Array, times: Array) -> int:
     """Number of all-reduces of a step, loops aside, if the classes ``chosen`` are split.
 
     ``times`` (I,) says how often a step sums each instruction's result. An argmax reduces two
@@ -121,7 +122,7 @@ def all_reduces(classes: DimensionClasses, chosen: np.ndarray, times: np.ndarray
     return int((results * times[instructions]).sum())
 
 
-def partial_instructions(classes: DimensionClasses, chosen: np.ndarray) -> np.ndarray:
+def partial_instructions(classes: DimensionClasses, chosen: Array) -> Array:
     """(k,) instructions that leave partial results if the classes ``chosen`` are split."""
     partial = chosen[classes.factor_class] & classes.factors.partial
     return np.unique(classes.factors.instruction[partial])
@@ -131,9 +132,9 @@ class LinearReturn(NamedTuple):
     """Return of complete episodes, linear in the classes that they partition."""
 
     base: float  # return of the episode that partitions nothing
-    weights: np.ndarray  # (C,) what partitioning each class adds
+    weights: Array  # (C,) what partitioning each class adds
 
-    def value(self, chosen: np.ndarray) -> np.ndarray:
+    def value(self, chosen: Array) -> Array:
         """(...) returns of the episodes that partition the classes ``chosen``, (..., C) bool."""
         return self.base + chosen @ self.weights
 
@@ -143,7 +144,7 @@ def paper_reward(choice: int, dimensions: int = 1) -> float:
     return (PARTITION_REWARD if choice else REPLICATION_REWARD) * dimensions
 
 
-def paper_return(dimensions: int, counts: np.ndarray) -> LinearReturn:
+def paper_return(dimensions: int, counts: Array) -> LinearReturn:
     """The paper's return: 0.1 a dimension, 0.3 more if it is partitioned.
 
     Args:
@@ -196,15 +197,15 @@ class LinearBytes(NamedTuple):
     """Bytes on each device at one moment, linear in the classes that are split."""
 
     replicated_bytes: float  # if nothing is split
-    saved_bytes: np.ndarray  # (C,) what splitting each class saves
+    saved_bytes: Array  # (C,) what splitting each class saves
 
 
 class Lifetimes(NamedTuple):
     """When tensors are in memory: a row is a tensor, from its first moment to its last, (s,)."""
 
-    tensor: np.ndarray
-    first: np.ndarray
-    last: np.ndarray
+    tensor: Array
+    first: Array
+    last: Array
 
 
 class Footprint:
@@ -232,8 +233,8 @@ class Footprint:
     def __init__(
         self,
         graph: Graph,
-        label: np.ndarray,
-        share: np.ndarray,
+        label: Array,
+        share: Array,
         micro_batches: int = 1,
         recompute: bool = False,
     ) -> None:
@@ -273,7 +274,7 @@ class Footprint:
             self._accumulate_gradients(moment)
 
     @cached_property
-    def _viewed(self) -> np.ndarray:
+    def _viewed(self) -> Array:
         """(T,) the tensor that each tensor is a view of, or itself."""
         viewed = np.arange(len(self.bytes))
         # Operands come before their views, so chains of views resolve in one pass.
@@ -281,18 +282,18 @@ class Footprint:
             viewed[view] = viewed[operand]
         return viewed
 
-    def scale(self, chosen: np.ndarray) -> np.ndarray:
+    def scale(self, chosen: Array) -> Array:
         """(T,) share of each tensor on a device if the classes ``chosen``, (C,) bool, are split."""
         split = np.flatnonzero((chosen & (self.share < 1))[self.label])
         scale = np.ones(len(self.bytes))
         np.multiply.at(scale, self._owner[split], self.share[self.label[split]])
         return scale
 
-    def alive(self, chosen: np.ndarray) -> np.ndarray:
+    def alive(self, chosen: Array) -> Array:
         """(m,) bytes of gradients and activations at each moment."""
         return self._alive(self.bytes * self.scale(chosen))
 
-    def _alive(self, size: np.ndarray) -> np.ndarray:
+    def _alive(self, size: Array) -> Array:
         """(m,) bytes of the tensors that are no parameters; they have ``size`` (T,) bytes each."""
         # Sums of births and deaths; a mask (moments, tensors) would be too large.
         tensor, first, last = self.lifetimes
@@ -301,7 +302,7 @@ class Footprint:
         np.subtract.at(step, last + 1, size[tensor])
         return np.cumsum(step)[:-1]
 
-    def memory(self, chosen: np.ndarray) -> Memory:
+    def memory(self, chosen: Array) -> Memory:
         """What a device holds when most is in use."""
         size = self.bytes * self.scale(chosen)
         # Parameters are there throughout, so what comes and goes decides the fullest moment.
@@ -321,7 +322,7 @@ class Footprint:
             at=at,
         )
 
-    def lower_bound(self, splits: np.ndarray) -> float:
+    def lower_bound(self, splits: Array) -> float:
         """Lower bound of bytes per device: each tensor split as far as one class can; (C,) bool."""
         share = np.ones(len(self.bytes))
         dims = np.flatnonzero(splits[self.label] & (self.graph.dims > 1))
@@ -353,12 +354,12 @@ class Footprint:
             operands = self._operands[outer]
             self.last[operands] = np.maximum(self.last[operands], end[outer])
 
-    def _copies_at(self, at: int) -> np.ndarray:
+    def _copies_at(self, at: int) -> Array:
         """(T,) how many copies of each tensor that is no parameter are in memory at a moment."""
         tensor, first, last = self.lifetimes
         return np.bincount(tensor[(first <= at) & (at <= last)], minlength=len(self.bytes))
 
-    def _reading_range(self, readers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _reading_range(self, readers: Array) -> tuple[Array, Array]:
         """(T,) first and last of the ``readers``, (I,) bool, of each tensor; I and -1 if none."""
         counts = readers[self._read_by]
         tensor, reader = self._viewed[self.graph.operands[counts]], self._read_by[counts]
@@ -367,7 +368,7 @@ class Footprint:
         np.maximum.at(last, tensor, reader)
         return first, last
 
-    def _accumulate_gradients(self, moment: np.ndarray) -> None:
+    def _accumulate_gradients(self, moment: Array) -> None:
         """Keep sums of gradients throughout, and gradients until the backward pass ends."""
         tensor, first, last = self.lifetimes
         _, last_use = self._reading_range(self.graph.phase != Phase.UPDATE)
@@ -396,7 +397,7 @@ class Footprint:
             )
         return end
 
-    def _recompute_segments(self) -> np.ndarray:
+    def _recompute_segments(self) -> Array:
         """Split the forward pass into segments; return (I,) when each instruction runs."""
         graph, steps, end = self.graph, len(self.graph.opcode), self._first_backward()
         is_forward = np.arange(steps) < end
@@ -441,7 +442,7 @@ class Footprint:
         self.lifetimes = Lifetimes(*np.concatenate([stays, again[:, dropped]], axis=1))
         return moment
 
-    def _recomputed(self, remade: np.ndarray, kept: np.ndarray, end: int) -> np.ndarray:
+    def _recomputed(self, remade: Array, kept: Array, end: int) -> Array:
         """(I,) bool, forward instructions (before ``end``) that recompute what is needed.
 
         ``remade`` (T,) bool: tensors that the backward pass reads and that are not ``kept``, (T,).
@@ -461,8 +462,8 @@ class Footprint:
         return recomputed & ~np.isin(graph.opcode, _codes(graph, ("parameter",)))
 
     def _segment_borders(
-        self, results: np.ndarray, last_forward: np.ndarray, saved: np.ndarray, end: int
-    ) -> np.ndarray:
+        self, results: Array, last_forward: Array, saved: Array, end: int
+    ) -> Array:
         """(b,) forward instructions (before ``end``) that end a segment, ascending.
 
         ``results`` (T,) bool: those of the forward pass; ``last_forward`` (T,): last forward
@@ -518,7 +519,7 @@ class Footprint:
         return sorted(set(donated) - set(graph.parameter_tensor.tolist()))
 
 
-def _local_minima(crossing: np.ndarray) -> np.ndarray:
+def _local_minima(crossing: Array) -> Array:
     """Positions that fewer bytes cross than their neighbors; of a plateau the last one."""
     ends = np.flatnonzero(np.append(crossing[1:] != crossing[:-1], True))
     level = crossing[ends]
@@ -527,7 +528,7 @@ def _local_minima(crossing: np.ndarray) -> np.ndarray:
     return ends[rises & falls]
 
 
-def _divide(minima: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: float) -> np.ndarray:
+def _divide(minima: Array, crossing: Array, total: Array, size: float) -> Array:
     """Borders among the local ``minima`` of crossing bytes, about ``size`` saved bytes apart.
 
     Each is the lowest minimum between half of that and all of it after the border before, or the
@@ -547,9 +548,7 @@ def _divide(minima: np.ndarray, crossing: np.ndarray, total: np.ndarray, size: f
     return np.array(borders, dtype=np.int64)
 
 
-def _crossing_tensors(
-    results: np.ndarray, first: np.ndarray, last: np.ndarray, borders: np.ndarray
-) -> np.ndarray:
+def _crossing_tensors(results: Array, first: Array, last: Array, borders: Array) -> Array:
     """(T,) bool, ``results`` that are written before a border (``first``) and read after it."""
     if not len(borders):
         return np.zeros(len(results), dtype=bool)

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from parenvs.compiled import compiled, running_sums
+from parenvs.compiled import Array, compiled, running_sums
 from parenvs.core.game import EVERY, Fixed, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL, load_plan
 from parenvs.core.registry import problem as load_problem
@@ -66,24 +66,24 @@ class PartitionSpace:
     problem: Partitioning
     linkage: bool
     inferred: bool
-    dimensions: np.ndarray
-    classes: np.ndarray
-    start: np.ndarray
-    questions: np.ndarray
-    decided: Sequence[np.ndarray]
+    dimensions: Array
+    classes: Array
+    start: Array
+    questions: Array
+    decided: Sequence[Array]
     question_class: Sequence[int]
     question_paid: Sequence[tuple[float, float]]
-    members: Sequence[np.ndarray]
+    members: Sequence[Array]
     rivals: Sequence[Sequence[int]]
     paid: Sequence[tuple[float, float]]
     pays_once: bool
-    stakes: np.ndarray
+    stakes: Array
 
     def __deepcopy__(self, memo: dict[int, Any]) -> PartitionSpace:
         """Itself: nothing in it changes, and environments that are forked share it."""
         return self
 
-    def chosen(self, decisions: np.ndarray | Sequence[int]) -> np.ndarray:
+    def chosen(self, decisions: Array | Sequence[int]) -> Array:
         """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""
         split = np.asarray(decisions) == PARTITION
         chosen = np.zeros((*split.shape[:-1], len(self.problem.classes)), dtype=bool)
@@ -177,7 +177,7 @@ class PartitionSpace:
         )
 
 
-def _dimensions_by_path(problem: Partitioning) -> np.ndarray:
+def _dimensions_by_path(problem: Partitioning) -> Array:
     parameters = problem.parameters()
     paths = [problem.graph.paths[parameter] for parameter in parameters]
     return problem.classes.dimensions_of(parameters[np.argsort(paths, kind="stable")])
@@ -211,9 +211,7 @@ def _nothing_to_decide(problem: Partitioning) -> InfeasibleError:
     )
 
 
-def _stakes(
-    problem: Partitioning, classes: np.ndarray, rivals: Sequence[Sequence[int]]
-) -> np.ndarray:
+def _stakes(problem: Partitioning, classes: Array, rivals: Sequence[Sequence[int]]) -> Array:
     """(K, 5) float32, the figures on each class; see ``PartitionSpace.stakes``."""
     graph = problem.graph
     counts = problem.counts()[classes] / len(problem.dimensions())
@@ -246,18 +244,18 @@ class Tables(NamedTuple):
         start: (K+2,) int8, the decisions on classes at the start; the last two never change.
     """
 
-    asked: np.ndarray
-    paid: np.ndarray
-    decided_start: np.ndarray
-    decided: np.ndarray
-    rival_start: np.ndarray
-    rival: np.ndarray
-    member_start: np.ndarray
-    member: np.ndarray
-    replicated: np.ndarray
+    asked: Array
+    paid: Array
+    decided_start: Array
+    decided: Array
+    rival_start: Array
+    rival: Array
+    member_start: Array
+    member: Array
+    replicated: Array
     inferred: bool
     pays_once: bool
-    start: np.ndarray
+    start: Array
 
 
 @lru_cache(maxsize=32)
@@ -284,7 +282,7 @@ def tables_of(space: PartitionSpace) -> Tables:
     )
 
 
-def _ragged(rows: Sequence[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def _ragged(rows: Sequence[Sequence[int] | Array]) -> tuple[Array, Array]:
     entries = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, rows)])
     return np.cumsum([0, *map(len, rows)]), entries.astype(np.int64)
 
@@ -464,7 +462,7 @@ class PartitionGame(Rowed):
         self.start(EVERY)
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> Array:
         legal = np.ones((self.count, 2), dtype=np.bool_)
         for space, index in self.by_problem(self._rows):
             # No action contradicts what was inferred, as only open classes are asked about.
@@ -489,7 +487,7 @@ class PartitionGame(Rowed):
             self.classes[rows[index], : len(start)] = start
         self.position[rows], self.earned[rows], self.over[rows] = 0, 0.0, False
 
-    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: Rows, actions: Array) -> Array:
         rows, rewards = self._rows[rows], np.empty(len(actions))
         state = self.decisions, self.classes, self.position, self.over
         for space, index in self.by_problem(rows):
@@ -499,7 +497,7 @@ class PartitionGame(Rowed):
             rewards[index] = part
         return rewards
 
-    def _enforce_limit(self, space: PartitionSpace, rows: np.ndarray, rewards: np.ndarray) -> None:
+    def _enforce_limit(self, space: PartitionSpace, rows: Array, rewards: Array) -> None:
         """Set rewards so that complete plans beyond the limit of memory return -1 in all."""
         complete = np.flatnonzero(self.position[rows] == len(space.questions))
         if complete.size:
@@ -508,7 +506,7 @@ class PartitionGame(Rowed):
             rewards[excessive] = ILLEGAL - self.earned[rows[excessive]]
         self.earned[rows] += rewards
 
-    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: Rows) -> dict[str, Array]:
         if self.shown:
             return self._row_observation(self._rows[rows])
         observed: dict[str, Any] = {"position": self.position[rows]}
@@ -517,14 +515,14 @@ class PartitionGame(Rowed):
             observed["stake"] = self._stakes(self._rows[rows])
         return observed
 
-    def _stakes(self, rows: np.ndarray) -> np.ndarray:
+    def _stakes(self, rows: Array) -> Array:
         """(k, 5) float32, see ``PartitionSpace.stakes``."""
         stakes = np.empty((len(rows), STAKES), dtype=np.float32)
         for space, index in self.by_problem(rows):
             stakes[index] = space.stakes.take(self.position[rows[index]], axis=0)
         return stakes
 
-    def _row_observation(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def _row_observation(self, rows: Array) -> dict[str, Array]:
         columns = {name: np.zeros((len(rows), 2)) for name in self.columns}
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
         for name, values in zip(CLASS, self._stakes(rows).T, strict=True):
@@ -539,8 +537,8 @@ class PartitionGame(Rowed):
             context[index, 3] = np.log2(space.problem.cluster.devices) / 10
         return self.as_rows(columns, context, self.legal[rows], self.over[rows])
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
-        outcome: dict[str, np.ndarray] = {}
+    def outcome(self, rows: Rows) -> dict[str, Array]:
+        outcome: dict[str, Array] = {}
         rows = self._rows[rows]
         for space, index in self.by_problem(rows):
             at = np.arange(len(rows))[index]
@@ -550,7 +548,7 @@ class PartitionGame(Rowed):
                 outcome.setdefault(name, np.full(len(rows), np.nan))[at] = values
         return outcome
 
-    def _figures(self, space: PartitionSpace, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def _figures(self, space: PartitionSpace, rows: Array) -> dict[str, Array]:
         problem, classes = space.problem, space.classes
         decisions = self.classes[rows, : len(classes)]
         split = np.ascontiguousarray(decisions.T) == PARTITION

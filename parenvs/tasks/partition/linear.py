@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.game import Rows
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.partition.classes import batch_classes, compatible, conflict_matrix, owner_of
@@ -52,10 +53,10 @@ class Relaxed(NamedTuple):
         prices: (M',) of the share of the limit at each of ``Linear.fullest``.
     """
 
-    split: np.ndarray
-    worth: np.ndarray
-    own: np.ndarray
-    prices: np.ndarray
+    split: Array
+    worth: Array
+    own: Array
+    prices: Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,20 +84,20 @@ class Linear:
     """
 
     name: str
-    classes: np.ndarray
-    gain: np.ndarray
+    classes: Array
+    gain: Array
     replicated_seconds: float
-    rivals: tuple[np.ndarray, ...]
-    replicated_bytes: np.ndarray
-    saved_bytes: np.ndarray
+    rivals: tuple[Array, ...]
+    replicated_bytes: Array
+    saved_bytes: Array
     limit: float
-    groups: tuple[np.ndarray, ...]
-    weights: np.ndarray
-    paid: np.ndarray
-    figures: np.ndarray
-    step: np.ndarray
-    witnesses: np.ndarray
-    fullest: np.ndarray
+    groups: tuple[Array, ...]
+    weights: Array
+    paid: Array
+    figures: Array
+    step: Array
+    witnesses: Array
+    fullest: Array
     best: float = math.nan
     optimal: bool = False
     cache: dict[str, Any] = field(default_factory=dict, repr=False)
@@ -110,7 +111,7 @@ class Linear:
         """Its name."""
         return self.name
 
-    def seconds(self, chosen: np.ndarray) -> np.ndarray:
+    def seconds(self, chosen: Array) -> Array:
         """(...) seconds of the steps that split ``chosen``, (..., K) bool."""
         saved = np.where(chosen, self.gain, 0.0).sum(axis=-1)
         return np.asarray(self.replicated_seconds * (1.0 - saved))
@@ -120,22 +121,22 @@ class Linear:
         """Step time that no plan exceeds: with every loss and no saving."""
         return float(self.replicated_seconds * (1.0 - np.minimum(self.gain, 0.0).sum()))
 
-    def slack(self, chosen: np.ndarray) -> np.ndarray:
+    def slack(self, chosen: Array) -> Array:
         """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
         return np.asarray(
             self.limit - self.replicated_bytes + chosen.astype(np.float64) @ self.saved_bytes
         )
 
-    def fits(self, chosen: np.ndarray) -> np.ndarray:
+    def fits(self, chosen: Array) -> Array:
         """(...) whether plans keep to the limit at all moments."""
         return np.asarray(self.slack(chosen).min(axis=-1) >= 0)
 
-    def legal(self, chosen: np.ndarray) -> bool:
+    def legal(self, chosen: Array) -> bool:
         """Whether a plan, (K,) bool, splits no two classes that exclude each other."""
         return not any(chosen[self.rivals[k]].any() for k in np.flatnonzero(chosen).tolist())
 
     @cached_property
-    def priced(self) -> tuple[float, np.ndarray]:
+    def priced(self) -> tuple[float, Array]:
         """The price of memory in [0, 1], a Lagrange multiplier, and the (K,) scores at it.
 
         The score of a class is (1 - price) times its share of the replicated step's seconds, plus
@@ -144,7 +145,7 @@ class Linear:
         """
         saved_share = self.saved_bytes.mean(axis=1) / self.limit
 
-        def scores(price: float) -> np.ndarray:
+        def scores(price: float) -> Array:
             return (1.0 - price) * self.gain + price * saved_share
 
         def greedy_fits(price: float) -> bool:
@@ -243,12 +244,12 @@ class Linear:
         step[0] = _fullness(float(self.replicated_bytes.max()), limit)
         return replace(self, limit=limit, step=step, witnesses=self.witnesses[:1], cache={})
 
-    def with_witnesses(self, witnesses: np.ndarray) -> Linear:
+    def with_witnesses(self, witnesses: Array) -> Linear:
         """Return the problem with these witnesses, (W, K) bool; each fits and is legal."""
         return replace(self, witnesses=witnesses, cache={})
 
 
-def logarithmic(shares: np.ndarray) -> np.ndarray:
+def logarithmic(shares: Array) -> Array:
     """Return shares as figures in [-1, 1] by size: 1 is all, 0.5 a thousandth, 0 a millionth."""
     size = np.log10(np.maximum(np.abs(shares), 10.0**-DECADES)) / DECADES + 1.0
     return np.asarray(np.copysign(np.minimum(size, 1.0), shares))
@@ -259,9 +260,7 @@ def _fullness(used: float, limit: float) -> float:
     return float(np.clip(np.log2(used / limit) / 4, -1.0, 1.0))
 
 
-def _figures(
-    problem: Partitioning, space: PartitionSpace, gain: np.ndarray, memory: np.ndarray
-) -> np.ndarray:
+def _figures(problem: Partitioning, space: PartitionSpace, gain: Array, memory: Array) -> Array:
     """(K, 9) float32 features of the classes, ``CLASS``."""
     classes = space.classes
     stakes = np.zeros((len(classes), 5), dtype=np.float32)
@@ -282,7 +281,7 @@ def _figures(
     return np.stack(columns, axis=1).astype(np.float32)
 
 
-def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
+def _step(problem: Partitioning, classes: int, replicated: float) -> Array:
     """(6,) float32 features of the problem, ``STEP``."""
     cluster, step = problem.cluster, problem.step
     figures = (
@@ -296,7 +295,7 @@ def _step(problem: Partitioning, classes: int, replicated: float) -> np.ndarray:
     return np.clip(np.array(figures, dtype=np.float32), -1.0, 1.0)
 
 
-def _moment_bytes(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndarray, np.ndarray]:
+def _moment_bytes(problem: Partitioning, space: PartitionSpace) -> tuple[Array, Array]:
     """(M,) bytes of the replicated plan, (K, M) bytes that each class splits, where they matter.
 
     Tensors whose dimensions are in the same classes form a group. A moment at which no group holds
@@ -324,7 +323,7 @@ def _moment_bytes(problem: Partitioning, space: PartitionSpace) -> tuple[np.ndar
     return front.sum(axis=1), by_class
 
 
-def _pareto_front(rows: np.ndarray) -> np.ndarray:
+def _pareto_front(rows: Array) -> Array:
     """Return the rows, (m, g), that no other one dominates: is as large in every column."""
     rows = np.unique(rows, axis=0)
     # Only a row with a larger sum can dominate, so one pass in this order suffices.
@@ -346,7 +345,7 @@ def _pareto_front(rows: np.ndarray) -> np.ndarray:
 
 def _instruction_groups(
     problem: Partitioning, space: PartitionSpace
-) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+) -> tuple[tuple[Array, ...], Array]:
     factors = problem.classes.factors
     index = _space_index(problem, space)[problem.classes.factor_class]
     counts = (index >= 0) & (problem.seconds[factors.instruction] > 0)
@@ -357,7 +356,7 @@ def _instruction_groups(
     return tuple(np.array(classes, dtype=np.int64) for classes in members[1:]), seconds[1:]
 
 
-def _space_index(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
+def _space_index(problem: Partitioning, space: PartitionSpace) -> Array:
     """(C,) index in the space of each class of the graph, -1 if it is none."""
     position = np.full(len(problem.classes), -1)
     position[space.classes] = np.arange(len(space.classes))
@@ -365,8 +364,8 @@ def _space_index(problem: Partitioning, space: PartitionSpace) -> np.ndarray:
 
 
 def _grouped_by_classes(
-    item: np.ndarray, class_: np.ndarray, count: int
-) -> tuple[np.ndarray, Sequence[tuple[int, ...]]]:
+    item: Array, class_: Array, count: int
+) -> tuple[Array, Sequence[tuple[int, ...]]]:
     """Group ``count`` items by the set of their classes; ``item`` and ``class_`` are pairs, (p,).
 
     Returns:
@@ -527,7 +526,7 @@ class PartialPlans:
         self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
         self.least[rows, :, 0], self.current[rows] = tables.slack[slot].min(axis=-1), 0
 
-    def rivals(self, rows: np.ndarray, candidates: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def rivals(self, rows: Array, candidates: Array) -> tuple[Array, Array]:
         """Return pairs of a position in ``rows`` and a class that its candidate excludes."""
         slot = self.slot[rows]
         counts = self.tables.rival_count[slot, candidates]
@@ -535,7 +534,7 @@ class PartialPlans:
         number = np.arange(len(episode)) - np.repeat(counts.cumsum() - counts, counts)
         return episode, self.tables.rivals[slot[episode], candidates[episode], number]
 
-    def remaining_bytes(self, rows: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    def remaining_bytes(self, rows: Array, candidates: Array) -> Array:
         """(k, 2) bytes that the leanest known completion leaves, by choice for ``candidates``."""
         slot = self.slot[rows]
         moments = int(self.tables.moments[slot].max())
@@ -560,7 +559,7 @@ class PartialPlans:
         replicated, partitioned = np.where(chosen, (other_least, least), (least, other_least))
         return np.stack([replicated.max(axis=1), partitioned.max(axis=1)], axis=1)
 
-    def decide(self, rows: np.ndarray, candidates: np.ndarray, split: np.ndarray) -> None:
+    def decide(self, rows: Array, candidates: Array, split: Array) -> None:
         """Decide the candidates of the last call of ``remaining_bytes``; ``split`` is (k,) bool."""
         # ``remaining_bytes`` has computed both choices: switch witnesses whose choice changes.
         tables, slot = self.tables, self.slot[rows]
@@ -580,7 +579,7 @@ class PartialPlans:
         self.completions[rows[episode], rival] = False
         self.decisions[rows[episode], rival] = REPLICATE
 
-    def bounds(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
+    def bounds(self, rows: Array, candidates: Array, is_open: Array) -> Array:
         """(k, 2) bounds of the savings of the open classes, ``is_open`` (k, K), and the candidates.
 
         An instruction is split at most once, by the class that saves most of it.
@@ -600,9 +599,7 @@ class PartialPlans:
         result[:, PARTITION] += tables.gain[slot, candidates]
         return result
 
-    def relaxed(
-        self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def relaxed(self, rows: Array, candidates: Array, is_open: Array) -> tuple[Array, Array]:
         """Return what the relaxation says of the candidates, (k, 6), and of the rest, (k, 2)."""
         tables, slot = self.tables, self.slot[rows]
         episode, rival = self.rivals(rows, candidates)
@@ -626,7 +623,7 @@ class PartialPlans:
         owed = (tables.prices[slot] * np.where(np.isfinite(left), left, 0.0)).sum(axis=1) / limit
         return np.stack(of_class, axis=1), np.stack([least, logarithmic(owed)], axis=1)
 
-    def excluded(self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray) -> np.ndarray:
+    def excluded(self, rows: Array, candidates: Array, is_open: Array) -> Array:
         """Return the sums of ``EXCLUDED`` over the open rivals of the candidates, (k, 3)."""
         figures = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
         episode, rival = self.rivals(rows, candidates)
@@ -636,9 +633,9 @@ class PartialPlans:
         return np.minimum(figures, 1.0)
 
     def coming(
-        self, rows: np.ndarray, candidates: np.ndarray, is_open: np.ndarray, count: int,
+        self, rows: Array, candidates: Array, is_open: Array, count: int,
         names: Sequence[str],
-    ) -> np.ndarray:  # fmt: skip
+    ) -> Array:  # fmt: skip
         """Return figures of the next open classes after the candidates, (k, count * names)."""
         episodes, slot = np.arange(len(rows)), self.slot[rows]
         remaining = is_open.copy()

@@ -19,6 +19,7 @@ import numpy as np
 import parenvs.tasks.partition.classes as propagation
 import parenvs.tasks.partition.formulas as formulas
 from parenvs.cluster import PRESETS, Cluster
+from parenvs.compiled import Array
 from parenvs.core.plan import ILLEGAL, Bounded, Plan, Report
 from parenvs.errors import (
     ClusterError,
@@ -174,7 +175,7 @@ def _valid_entries(
 
 
 def _broken_rules(
-    plan: PartitionPlan, classes: propagation.DimensionClasses, chosen: np.ndarray
+    plan: PartitionPlan, classes: propagation.DimensionClasses, chosen: Array
 ) -> list[str]:
     graph, words = classes.graph, Explainer(classes)
     start = {path: int(graph.dim_offset[tensor]) for path, tensor in classes.tensor.items()}
@@ -324,7 +325,7 @@ class Partitioning:
         return propagation.full_scope(self.scope, self.reward)
 
     @property
-    def inputs(self) -> np.ndarray:
+    def inputs(self) -> Array:
         """Indices into the parameter arrays of the batch inputs, in parameter order."""
         return self.classes.inputs
 
@@ -333,43 +334,43 @@ class Partitioning:
         """Tensor of each variable and batch input, by path."""
         return self.classes.tensor
 
-    def parameters(self, scope: str | None = None) -> np.ndarray:
+    def parameters(self, scope: str | None = None) -> Array:
         """Indices of the entry parameters of a scope (default: all that is decided)."""
         return self.classes.parameters(scope or self.full_scope)
 
-    def dimensions(self, scope: str | None = None) -> np.ndarray:
+    def dimensions(self, scope: str | None = None) -> Array:
         """(V,) positions in ``graph.dims`` of the dimensions of a scope (default: all decided)."""
         return self.classes.dimensions_of(self.parameters(scope))
 
-    def paths_of(self, dimensions: np.ndarray) -> set[str]:
+    def paths_of(self, dimensions: Array) -> set[str]:
         """Paths of the variables and batch inputs that have some of the positions' dimensions."""
         tensors = set(propagation.owner_of(self.classes.graph)[dimensions].tolist())
         return {path for path, tensor in self.tensor.items() if tensor in tensors}
 
-    def counts(self, scope: str | None = None) -> np.ndarray:
+    def counts(self, scope: str | None = None) -> Array:
         """(C,) dimensions of a scope, of those larger than 1, in each class."""
         return self.classes.counts(self.dimensions(scope))
 
-    def decidable(self, scope: str | None = None) -> np.ndarray:
+    def decidable(self, scope: str | None = None) -> Array:
         """(k,) classes that hold dimensions of a scope and can be partitioned, ascending."""
         return np.flatnonzero((self.counts(scope) > 0) & ~self.classes.blocked)
 
     # What it costs and pays
 
     @cached_property
-    def device_share(self) -> np.ndarray:
+    def device_share(self) -> Array:
         """(C,) largest share of a dimension that one device holds if its class is partitioned."""
         return formulas.device_share(self.classes, self.cluster.devices)
 
     @cached_property
-    def seconds(self) -> np.ndarray:
+    def seconds(self) -> Array:
         """(I,) seconds of each instruction in a step on one device."""
         graph = self.classes.graph
         times = self.step.repetitions(graph, self._reruns)
         return formulas.instruction_seconds(graph, self.cluster.device) * times
 
     @cached_property
-    def synchronizations(self) -> np.ndarray:
+    def synchronizations(self) -> Array:
         """(I,) how often a step all-reduces partial results of each instruction, loops aside."""
         times = self.step.repetitions(self.classes.graph, self._reruns)
         if self.step.micro_batches == 1:
@@ -377,7 +378,7 @@ class Partitioning:
         return np.where(propagation.synchronized_once(self.classes), 1.0, times)
 
     @property
-    def _reruns(self) -> np.ndarray | int:
+    def _reruns(self) -> Array | int:
         """(I,) bool, what the backward pass runs once more; 0 if that is nothing."""
         return self.footprint.reruns if self.step.recomputes else 0
 
@@ -387,23 +388,23 @@ class Partitioning:
         return float(self.seconds.sum())
 
     @cached_property
-    def saved_seconds(self) -> np.ndarray:
+    def saved_seconds(self) -> Array:
         """(C,) seconds of computation that partitioning a class saves in a step."""
         return formulas.saved_seconds(self.classes, self.seconds, self.device_share)
 
     @cached_property
-    def all_reduce_seconds(self) -> np.ndarray:
+    def all_reduce_seconds(self) -> Array:
         """(C,) seconds of all-reduces that partitioning a class costs in a step."""
         return formulas.all_reduce_seconds(
             self.classes, self.seconds, self.cluster, self.synchronizations
         )
 
     @cached_property
-    def gain_seconds(self) -> np.ndarray:
+    def gain_seconds(self) -> Array:
         """(C,) by how much partitioning a class shortens the step; may be negative."""
         return self.saved_seconds - self.all_reduce_seconds
 
-    def step_seconds(self, chosen: np.ndarray) -> np.ndarray:
+    def step_seconds(self, chosen: Array) -> Array:
         """Seconds of a step, (...), if the classes ``chosen``, (..., C) bool, are partitioned."""
         return np.asarray(self.replicate_seconds - chosen @ self.gain_seconds)
 
@@ -430,7 +431,7 @@ class Partitioning:
             return LinearReturn(0.0, self.gain_seconds / (self.replicate_seconds or 1.0))
         raise ParenvsError(f"reward must be one of {REWARDS}, not {shown(reward)}")
 
-    def value(self, chosen: np.ndarray) -> np.ndarray:
+    def value(self, chosen: Array) -> Array:
         """Return of the complete episodes that partition the classes ``chosen``, (..., C) bool.
 
         It is -1 beyond the limit of memory, if there is one.
@@ -441,13 +442,13 @@ class Partitioning:
         fits = np.array([self.fits(plan) for plan in chosen.reshape(-1, chosen.shape[-1])])
         return np.where(fits.reshape(chosen.shape[:-1]), returns, ILLEGAL)
 
-    def _parts(self, chosen: np.ndarray) -> tuple[float, float]:
+    def _parts(self, chosen: Array) -> tuple[float, float]:
         """Seconds of computation and of communication of a step; ``chosen`` is (C,) bool."""
         # T = T_replicate - sum(saved) + sum(all-reduce), apart: reports show both parts.
         compute = self.replicate_seconds - float(self.saved_seconds[chosen].sum())
         return compute, float(self.all_reduce_seconds[chosen].sum())
 
-    def cost(self, chosen: np.ndarray) -> float:
+    def cost(self, chosen: Array) -> float:
         """The number to minimize if the classes ``chosen``, (C,) bool, are partitioned.
 
         It is the seconds of a step; under the paper's reward 1 / return, inf if that is 0.
@@ -475,7 +476,7 @@ class Partitioning:
         """Peaks of choices of classes that were asked for; learners ask for few plans often."""
         return {}
 
-    def peak(self, chosen: np.ndarray) -> float:
+    def peak(self, chosen: Array) -> float:
         """Peak bytes per device of the classes ``chosen``, (C,) bool; milliseconds, cached."""
         key = np.packbits(chosen).tobytes()
         if key not in self._peaks:
@@ -484,25 +485,25 @@ class Partitioning:
             self._peaks[key] = self.footprint.memory(chosen).peak
         return self._peaks[key]
 
-    def fits(self, chosen: np.ndarray) -> bool:
+    def fits(self, chosen: Array) -> bool:
         """Whether the classes ``chosen``, (C,) bool, keep to ``memory_limit``."""
         return self.peak(chosen) <= self.memory_limit
 
     # Choices, plans and reports
 
-    def legal(self, chosen: np.ndarray) -> bool:
+    def legal(self, chosen: Array) -> bool:
         """Whether the classes ``chosen``, (C,) bool, can be partitioned together."""
         return self.classes.legal(chosen)
 
-    def chosen(self, partition: Mapping[str, int]) -> np.ndarray:
+    def chosen(self, partition: Mapping[str, int]) -> Array:
         """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
         return self.classes.chosen(partition)
 
-    def partition(self, chosen: np.ndarray, scope: str | None = None) -> dict[str, int]:
+    def partition(self, chosen: Array, scope: str | None = None) -> dict[str, int]:
         """Partitioned dimension of each entry parameter of a scope that has one, by path."""
         return self.classes.partition(chosen, scope or self.full_scope)
 
-    def plan(self, chosen: np.ndarray, scope: str | None = None) -> PartitionPlan:
+    def plan(self, chosen: Array, scope: str | None = None) -> PartitionPlan:
         """The plan that partitions the classes ``chosen``, (C,) bool.
 
         It names the entry parameters of a scope (default: all that is decided, which is batch
@@ -588,7 +589,7 @@ class PartitionReport(Report):
     plan: PartitionPlan
     problem: Partitioning
     reasons: tuple[str, ...]
-    chosen: np.ndarray
+    chosen: Array
     variables: int
     dimensions: int
     partitioned_dimensions: int

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import SYNC_METHODS
+from parenvs.compiled import Array
 from parenvs.core.plan import Price, Strategy, judge
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -92,7 +93,7 @@ class Borders:
         source: ``"scopes"``, ``"variables"`` or ``"flow"``.
     """
 
-    bounds: np.ndarray
+    bounds: Array
     names: tuple[str, ...]
     keys: dict[Path, int]
     level: int
@@ -120,7 +121,7 @@ class Borders:
         return replace(self, bounds=np.array(bounds), names=tuple(names), keys=keys)
 
 
-Contacts = tuple[np.ndarray, np.ndarray]
+Contacts = tuple[Array, Array]
 """Pivots at which data meet weights: in any way, and in products."""
 
 
@@ -149,7 +150,7 @@ def forward_part(graph: Graph) -> Graph:
     )
 
 
-def borders_of(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders:
+def borders_of(graph: Graph, pivots: Array, counted: ChainBytes) -> Borders:
     """Find the layers of a chain.
 
     Args:
@@ -240,11 +241,11 @@ def _level_borders(
     return Borders(bounds, names, layer_of, level, source)
 
 
-def _any_between(pivots: np.ndarray, first: int, last: int) -> bool:
+def _any_between(pivots: Array, first: int, last: int) -> bool:
     return bool(((pivots >= first) & (pivots <= last)).any())
 
 
-def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) -> np.ndarray:
+def _bounds(spans: list[tuple[int, int]], cut: Array, reads: Array) -> Array:
     """(n+1,) bounds of layers, of the first and the last named pivot of each.
 
     What lies between two layers goes with the one behind, from the narrowest ``cut``, (N,) bytes,
@@ -261,12 +262,12 @@ def _bounds(spans: list[tuple[int, int]], cut: np.ndarray, reads: np.ndarray) ->
     return np.array(bounds)
 
 
-def _narrowest_cut(cut: np.ndarray, last: int, following: int) -> int:
+def _narrowest_cut(cut: Array, last: int, following: int) -> int:
     """The place from which on pivots go with the layer behind: the first narrowest between."""
     return last + 1 + int(cut[last:following].argmin())
 
 
-def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Borders:
+def _flow_borders(graph: Graph, pivots: Array, counted: ChainBytes) -> Borders:
     """The layers by the data flow alone: between two products with weights, one tensor crosses.
 
     Tensors that cross a large part of the chain (masks, an encoder's output) are not counted. What
@@ -306,21 +307,19 @@ def _flow_borders(graph: Graph, pivots: np.ndarray, counted: ChainBytes) -> Bord
     return Borders(bounds, parts, {}, 0, "flow")
 
 
-def _read_weights(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+def _read_weights(graph: Graph, pivots: Array) -> Array:
     """(N,) bool: pivots that read a weight, or what is made of weights alone."""
     weights = graph.parameter_tensor[graph.weights]
     return _transitive_readers(graph, pivots, weights, ~_depend_on_batch(graph, pivots))
 
 
-def _depend_on_batch(graph: Graph, pivots: np.ndarray) -> np.ndarray:
+def _depend_on_batch(graph: Graph, pivots: Array) -> Array:
     """(N,) bool: pivots that depend on the batch, not on weights alone."""
     batch = graph.parameter_tensor[graph.parameter_role == Role.BATCH]
     return _transitive_readers(graph, pivots, batch, np.ones(len(pivots), dtype=bool))
 
 
-def _transitive_readers(
-    graph: Graph, pivots: np.ndarray, tensors: np.ndarray, passes_on: np.ndarray
-) -> np.ndarray:
+def _transitive_readers(graph: Graph, pivots: Array, tensors: Array, passes_on: Array) -> Array:
     """Return which pivots read one of the tensors, (N,) bool.
 
     Results of readers that ``passes_on``, (N,) bool, count as such tensors from there on.
@@ -483,7 +482,7 @@ def _graph_layers(
     return names, bounds, run, notes
 
 
-def nearest_borders(cuts: Sequence[int], borders: np.ndarray) -> list[int]:
+def nearest_borders(cuts: Sequence[int], borders: Array) -> list[int]:
     """Return the increasing borders, by number, nearest to cuts in the sum of their distances.
 
     Args:
@@ -495,7 +494,7 @@ def nearest_borders(cuts: Sequence[int], borders: np.ndarray) -> list[int]:
     distance = np.abs(np.subtract.outer(np.asarray(cuts), np.asarray(borders))).astype(float)
     # Least sum of the cuts so far, on borders below each one.
     best = np.zeros(count + 1)
-    choices: list[np.ndarray] = []
+    choices: list[Array] = []
     for distances in distance:
         total = best[:-1] + distances
         choices.append(np.array([int(np.argmin(total[: k + 1])) for k in range(count)]))

@@ -11,7 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import SYNC_METHODS, server_of
-from parenvs.compiled import bare, compiled
+from parenvs.compiled import Array, bare, compiled
 from parenvs.core.game import Fixed, Rowed, Rows, Source
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
@@ -67,21 +67,21 @@ class Kernel(NamedTuple):
         most_reduce: the instance's maximum, over which all-reduces are scaled.
     """
 
-    device: np.ndarray
-    server: np.ndarray
-    last_server: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    follower: np.ndarray
-    seconds: np.ndarray
-    parameters: np.ndarray
-    rank: np.ndarray
-    again: np.ndarray
-    shared: np.ndarray
-    bandwidth: np.ndarray
+    device: Array
+    server: Array
+    last_server: Array
+    low: Array
+    high: Array
+    follower: Array
+    seconds: Array
+    parameters: Array
+    rank: Array
+    again: Array
+    shared: Array
+    bandwidth: Array
     exchange: float
     central: bool
-    links: np.ndarray
+    links: Array
     most_reduce: float
 
 
@@ -267,7 +267,7 @@ class Board:
         """Itself: nothing in it changes."""
         return self
 
-    def outcome(self, chosen: np.ndarray) -> np.ndarray:
+    def outcome(self, chosen: Array) -> Array:
         """Length, excess bytes and reward, (3, m), of whole plans, (m, S-1) candidates."""
         seconds, excess = length_and_excess(self.tables, self.pivot, self.kernel.device, chosen)
         length = formulas.compose(seconds, 0.0)
@@ -455,7 +455,7 @@ class PipelineCut(Rowed):
         self._window = np.zeros((count, 2), dtype=np.int64)
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> Array:
         legal = np.empty((self.count, int(self.action_space.n)), dtype=np.bool_)
         write_mask(self._window, legal)
         return legal
@@ -466,7 +466,7 @@ class PipelineCut(Rowed):
         for board, index in self.by_problem(rows):
             self._open_window(board.kernel, rows[index], -1)
 
-    def play(self, rows: Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: Rows, actions: Array) -> Array:
         rows = self._rows[rows]
         begin, end = self._window[rows].T
         legal = (actions >= begin) & (actions < end)
@@ -492,13 +492,13 @@ class PipelineCut(Rowed):
             rewards[legal] = np.where(is_last, self.figures[2, rows], 0.0)
         return rewards
 
-    def _open_window(self, kernel: Kernel, rows: np.ndarray, last: Any) -> None:
+    def _open_window(self, kernel: Kernel, rows: Array, last: Any) -> None:
         """Set the legal candidates: in the step's window, and behind what may follow the last."""
         step = self.steps[rows]
         self._window[rows, 0] = np.maximum(kernel.follower[last], kernel.low[step])
         self._window[rows, 1] = kernel.high[step]
 
-    def observation(self, rows: Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: Rows) -> dict[str, Array]:
         features = self._features(rows)
         if self.shown:
             return self._row_observation(self._rows[rows], features, self.legal[rows])
@@ -506,9 +506,7 @@ class PipelineCut(Rowed):
             return {"features": features}
         return {"features": features, "cuts": self._cuts[rows], "step": self.steps[rows]}
 
-    def _row_observation(
-        self, rows: np.ndarray, features: np.ndarray, legal: np.ndarray
-    ) -> dict[str, np.ndarray]:
+    def _row_observation(self, rows: Array, features: Array, legal: Array) -> dict[str, Array]:
         pivot, stage, devices, reward = np.zeros((4, *legal.shape))
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
         for board, index in self.by_problem(rows):
@@ -540,7 +538,7 @@ class PipelineCut(Rowed):
         }  # fmt: skip
         return self.as_rows(columns, context, legal, self.over[rows])
 
-    def outcome(self, rows: Rows) -> dict[str, np.ndarray]:
+    def outcome(self, rows: Rows) -> dict[str, Array]:
         length, excess_bytes, _ = self.figures[:, rows]
         return {"cost": np.where(excess_bytes > 0, np.nan, length), "excess_bytes": excess_bytes}
 
@@ -585,7 +583,7 @@ class PipelineCut(Rowed):
         """Steps of an episode in which no action is illegal."""
         return self.chosen.shape[1]
 
-    def _features(self, rows: Rows) -> np.ndarray:
+    def _features(self, rows: Rows) -> Array:
         rows = self._rows[rows]
         # Behind the last step there are no candidates.
         steps = np.where(self.over[rows], self.episode_steps, self.steps[rows])

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.cluster import sync_seconds
-from parenvs.compiled import Array, running_sums
+from parenvs.compiled import Array, Figure, running_sums
 
 
 class StageSeconds(NamedTuple):
@@ -38,46 +38,46 @@ class StageSeconds(NamedTuple):
         all_reduce: (S, ...) of one step; transfers have none.
     """
 
-    forward: Array
-    backward: Array
-    all_reduce: Array
+    forward: Figure
+    backward: Figure
+    all_reduce: Figure
 
 
 STEP_SECONDS = 0.0
 """Seconds of a step beside core and tail, the same for all plans."""
 
 
-def compose(core: Array, tail: Array) -> Array:
+def compose(core: Figure, tail: Figure) -> Figure:
     """Return the seconds of a step: its only composition, for reports, solvers and bounds."""
     return core + tail + STEP_SECONDS
 
 
-def core_budget(seconds: Array) -> Array:
+def core_budget(seconds: Figure) -> Figure:
     """Return the most core plus tail of a step of so many seconds, the inverse of ``compose``."""
     return seconds - STEP_SECONDS
 
 
-def compute_seconds(work: Array, group: Array) -> Array:
+def compute_seconds(work: Figure, group: Figure) -> Figure:
     """Seconds of a stage: the seconds that its work takes one device, over its devices."""
     return work / group
 
 
-def transfer_seconds(crossing: Array, bandwidth: Array) -> Array:
+def transfer_seconds(crossing: Figure, bandwidth: Figure) -> Figure:
     """Seconds in which the bytes that cross a cut pass a link, one direction."""
     return crossing / bandwidth
 
 
 def stage_seconds(
-    forward: Array,
-    backward: Array,
-    parameters: Array,
-    crossing: Array,
-    group: Array,
-    group_bandwidth: Array,
-    link_bandwidth: Array,
+    forward: Figure,
+    backward: Figure,
+    parameters: Figure,
+    crossing: Figure,
+    group: Figure,
+    group_bandwidth: Figure,
+    link_bandwidth: Figure,
     sync: str = "allreduce",
-    again: Array = 0.0,
-    exchange: Array = 0.0,
+    again: Figure = 0.0,
+    exchange: Figure = 0.0,
 ) -> StageSeconds:
     """Seconds of every resource of plans.
 
@@ -102,7 +102,7 @@ def stage_seconds(
     )
 
 
-def exchange_seconds(shared: Array, bandwidth: Array) -> Array:
+def exchange_seconds(shared: Figure, bandwidth: Figure) -> Figure:
     """Seconds to sum the gradients of tied variables with another stage that holds them.
 
     A ring over two devices: ``2 W (2 - 1) / (2 bw)``.
@@ -110,14 +110,14 @@ def exchange_seconds(shared: Array, bandwidth: Array) -> Array:
     return shared / bandwidth
 
 
-def interleaved(stages: Array, transfers: Array) -> Array:
+def interleaved(stages: Figure, transfers: Figure) -> Figure:
     """(2S-1, ...) of (S, ...) figures of stages and (S-1, ...) of the transfers between them."""
     row = np.empty((2 * stages.shape[0] - 1, *stages.shape[1:]), stages.dtype)
     row[::2], row[1::2] = stages, transfers
     return row
 
 
-def through(passed: Array, seconds: Array, micro_batches: Array) -> Array:
+def through(passed: Figure, seconds: Figure, micro_batches: Figure) -> Figure:
     """Seconds until M micro-batches have passed a resource and, once, those in front of it.
 
     Args:
@@ -129,8 +129,8 @@ def through(passed: Array, seconds: Array, micro_batches: Array) -> Array:
 
 
 def core_and_tail(
-    seconds: Array, backward: Array, all_reduce: Array, micro_batches: Array
-) -> tuple[Array, Array]:
+    seconds: Figure, backward: Figure, all_reduce: Figure, micro_batches: Figure
+) -> tuple[Figure, Figure]:
     """The two parts of the length of a step, seconds, each (...).
 
     Args:
@@ -144,7 +144,7 @@ def core_and_tail(
     return core, tail_of(all_reduce, (running_sums(backward) - backward)[::2])
 
 
-def core_of(passed: Array, seconds: Array, micro_batches: Array) -> Array:
+def core_of(passed: Figure, seconds: Figure, micro_batches: Figure) -> Figure:
     """Seconds until the micro-batches have passed the resource that takes longest, (...).
 
     Args:
@@ -156,7 +156,7 @@ def core_of(passed: Array, seconds: Array, micro_batches: Array) -> Array:
     return np.maximum.reduce(through(passed, seconds, micro_batches))
 
 
-def tail_of(all_reduce: Array, hidden: Array) -> Array:
+def tail_of(all_reduce: Figure, hidden: Figure) -> Figure:
     """What backward passes leave of the longest collective of gradients, seconds, (...).
 
     Args:
@@ -166,7 +166,7 @@ def tail_of(all_reduce: Array, hidden: Array) -> Array:
     return np.maximum(np.maximum.reduce(all_reduce - hidden), 0.0)
 
 
-def length(seconds: StageSeconds, micro_batches: Array) -> Array:
+def length(seconds: StageSeconds, micro_batches: Figure) -> Figure:
     """Seconds of one training step, (...): core plus tail."""
     both = seconds.forward + seconds.backward
     return compose(*core_and_tail(both, seconds.backward, seconds.all_reduce, micro_batches))
@@ -213,7 +213,7 @@ def value(length_seconds: Any, bubble_free_seconds: Any) -> Any:
     return bubble_free_seconds / length_seconds
 
 
-def in_flight(stages_left: Array, micro_batches: Array) -> Array:
+def in_flight(stages_left: Figure, micro_batches: Figure) -> Figure:
     """K, micro-batches whose activations a stage holds: ``min(2 k - 1, M)``.
 
     Args:
@@ -223,7 +223,7 @@ def in_flight(stages_left: Array, micro_batches: Array) -> Array:
     return np.minimum(2 * stages_left - 1, micro_batches)
 
 
-def weight_bytes(parameters: Array, copies: Array, frozen: Array = 0.0) -> Array:
+def weight_bytes(parameters: Figure, copies: Figure, frozen: Figure = 0.0) -> Figure:
     """Bytes that each device of a stage holds of its weights, gradients included.
 
     Args:
@@ -234,7 +234,7 @@ def weight_bytes(parameters: Array, copies: Array, frozen: Array = 0.0) -> Array
     return copies * parameters + frozen
 
 
-def recomputed_bytes(largest: Array, entering: Array, flight: Array) -> Array:
+def recomputed_bytes(largest: Figure, entering: Figure, flight: Figure) -> Figure:
     """Bytes of activations that a stage holds which recomputes them in the backward pass.
 
     Args:
@@ -245,19 +245,19 @@ def recomputed_bytes(largest: Array, entering: Array, flight: Array) -> Array:
     return largest + flight * entering
 
 
-def kept_bytes(resident: Array, flight: Array) -> Array:
+def kept_bytes(resident: Figure, flight: Figure) -> Figure:
     """Bytes of activations that a stage holds which keeps all that are ``resident``."""
     return flight * resident
 
 
-def stage_bytes(weights: Array, activations: Array, group: Array) -> Array:
+def stage_bytes(weights: Figure, activations: Figure, group: Figure) -> Figure:
     """Bytes on each device of a stage: its weights, and its share of the activations."""
     return weights + activations / group
 
 
 FORWARD, BACKWARD = 0, 1
 """Kinds of passes: index of ``Timetable.start`` and ``Timetable.end`` along axis -2."""
-Wave = tuple[int, np.ndarray, np.ndarray]
+Wave = tuple[int, Array, Array]
 """Kind, resources and micro-batches of passes at one time."""
 _CACHED = 10_000
 """Schedules of at most so many resources times micro-batches are kept."""
@@ -273,11 +273,11 @@ class StageTimes:
         all_reduce: (..., 2S-1) float64, zero for transfers and stages of one device.
     """
 
-    forward: np.ndarray
-    backward: np.ndarray
-    all_reduce: np.ndarray
+    forward: Array
+    backward: Array
+    all_reduce: Array
 
-    def length(self, micro_batches: int) -> np.ndarray:
+    def length(self, micro_batches: int) -> Array:
         """Return the closed-form seconds of one training step, shape (...)."""
         forward, backward, all_reduce = (
             np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
@@ -298,11 +298,11 @@ class Timetable:
         length: (...) float64 seconds, end of the last all-reduce.
     """
 
-    start: np.ndarray
-    end: np.ndarray
-    reduce_start: np.ndarray
-    reduce_end: np.ndarray
-    length: np.ndarray
+    start: Array
+    end: Array
+    reduce_start: Array
+    reduce_end: Array
+    length: Array
 
 
 def _waves(resources: int, micro_batches: int) -> Iterator[Wave]:

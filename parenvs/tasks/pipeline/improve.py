@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from parenvs.compiled import compiled
+from parenvs.compiled import Array, compiled
 from parenvs.core import game as games
 from parenvs.core.registry import problem as load_problem
 from parenvs.core.sets import chosen
@@ -413,7 +413,7 @@ class PipelineImprovement(games.RowGame):
             self.cost[row] = cost
             self.know(row, cost, board.bound, board.best, worst=cost)
 
-    def look(self, rows: np.ndarray, part: games.Rows) -> None:
+    def look(self, rows: Array, part: games.Rows) -> None:
         for row in rows[self._is_new[rows]].tolist():
             board = self._problems[row]
             features = (self.rows if self.pairs else self.actions)[row]
@@ -431,7 +431,7 @@ class PipelineImprovement(games.RowGame):
             self.actions[rows] *= left[..., None]
         self.context[rows] = [self._context(row) for row in rows.tolist()]
 
-    def _look_at_pairs(self, rows: np.ndarray, left: np.ndarray) -> None:
+    def _look_at_pairs(self, rows: Array, left: Array) -> None:
         """Write the rows of cuts, or of stages where a cut is chosen."""
         size = self.others
         self.mask[rows], self.actions[rows] = False, 0.0
@@ -471,7 +471,7 @@ class PipelineImprovement(games.RowGame):
             self.tried[row].mean(),
         ]
 
-    def move(self, rows: np.ndarray, actions: np.ndarray, part: games.Rows) -> None:
+    def move(self, rows: Array, actions: Array, part: games.Rows) -> None:
         """See ``RowGame.move``: relocate, or keep the cut of a pair."""
         for row, action in zip(rows.tolist(), actions.tolist(), strict=True):
             if self.pairs:

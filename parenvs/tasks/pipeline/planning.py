@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 
 from parenvs.cluster import Cluster
+from parenvs.compiled import Array
 from parenvs.core import game as games
 from parenvs.core.plan import ILLEGAL
 from parenvs.core.registry import problem as load_problem
@@ -60,7 +61,7 @@ class Board:
         self.transfers = pipeline.micro_batches * seconds / pipeline.bubble_free
 
     @cached_property
-    def shares(self) -> dict[str, np.ndarray]:
+    def shares(self) -> dict[str, Array]:
         """Shares of the totals before each point, (m+1,) float64, and of the devices, (u+1,)."""
         pipeline, pivots = self.pipeline, self.space.pivots
         weights = pipeline.parameter_sum
@@ -70,7 +71,7 @@ class Board:
             "devices": self.space.devices / pipeline.cluster.devices,
         }
 
-    def prefix_seconds(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def prefix_seconds(self, points: Array, units: Array) -> Array:
         """Return core, passed seconds and tail of stages, (3, k), of their starts, (k, s+1) each.
 
         The first s stages count, over the bubble-free time.
@@ -85,14 +86,14 @@ class Board:
         core, tail = formulas.core_and_tail(seconds, backward, times.all_reduce[:stages], m)
         return np.stack([core, seconds.sum(axis=0), tail]) / self.pipeline.bubble_free
 
-    def outcome(self, points: np.ndarray, units: np.ndarray) -> np.ndarray:
+    def outcome(self, points: Array, units: Array) -> Array:
         """Return length, excess bytes and return, (3, k), of plans (k, S) that fit the memory."""
         plans = self.space.plan(points[:, 1:], units[:, 1:])
         length = self.pipeline.length(*plans)
         value = formulas.value(length, self.pipeline.bubble_free)
         return np.stack([length, self.pipeline.excess_bytes(*plans), value])
 
-    def best_completion(self, points: np.ndarray, units: np.ndarray, choices: int) -> np.ndarray:
+    def best_completion(self, points: Array, units: Array, choices: int) -> Array:
         """Return the best return, (k,), of plans that go on from the choices made in some ways.
 
         Devices that are left are shared evenly, by devices and by servers, or each stage that is
@@ -113,7 +114,7 @@ class Board:
         return best
 
 
-def observe(space: PointSpace) -> dict[str, np.ndarray]:
+def observe(space: PointSpace) -> dict[str, Array]:
     """Return ``chain``, ``topology`` and ``numbers``, float32; ``PipelinePlanning`` has them."""
     pipeline, cluster = space.pipeline, space.pipeline.cluster
     ends, point_count = space.pivots[1:], len(space.pivots) - 1
@@ -344,7 +345,7 @@ class PipelinePlanning(games.Rowed):
         self._legal = np.zeros((count, ACTIONS + 1), dtype=np.bool_)
 
     @property
-    def legal(self) -> np.ndarray:
+    def legal(self) -> Array:
         return self._legal[:, :ACTIONS]
 
     def put(self, rows: games.Rows, problem: Board) -> None:
@@ -359,7 +360,7 @@ class PipelinePlanning(games.Rowed):
         self.figures[:, rows] = np.nan
         self._update_legal(self._rows[rows])
 
-    def play(self, rows: games.Rows, actions: np.ndarray) -> np.ndarray:
+    def play(self, rows: games.Rows, actions: Array) -> Array:
         rows, actions = self._rows[rows], self.within(actions)
         legal = self._legal[rows, actions]
         self.over[rows[~legal]] = True
@@ -386,24 +387,24 @@ class PipelinePlanning(games.Rowed):
         self._update_legal(rows[~ended])
         return rewards
 
-    def observation(self, rows: games.Rows) -> dict[str, np.ndarray]:
+    def observation(self, rows: games.Rows) -> dict[str, Array]:
         if self.shown:
             return self._row_observation(self._rows[rows])
         constant = {key: values[rows] for key, values in self._observed.items()}
         return {**constant, "step": self.choices[rows]}
 
-    def outcome(self, rows: games.Rows) -> dict[str, np.ndarray]:
+    def outcome(self, rows: games.Rows) -> dict[str, Array]:
         """See ``Game.outcome``; of whole plans ``excess_bytes``, too."""
         known = self.known[rows]
         return games.costs(self.cost[rows], known, known) | {"excess_bytes": self.figures[1, rows]}
 
     @property
-    def cost(self) -> np.ndarray:
+    def cost(self) -> Array:
         """Seconds of a step of each whole plan, (n,); NaN of others."""
         return np.where(self.figures[2] > 0, self.figures[0], np.nan)
 
     @property
-    def known(self) -> np.ndarray:
+    def known(self) -> Array:
         """Seconds of a step of each problem's shortest plan, (n,); NaN where none is proven."""
         return np.array([x.space.pipeline.bubble_free / x.optimum for x in self._problems])
 
@@ -436,14 +437,14 @@ class PipelinePlanning(games.Rowed):
         settings = options if problems.is_member(instance) else {**self._settings, **options}
         return games.Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
 
-    def _by_board_and_choices(self, rows: np.ndarray) -> Iterator[tuple[Board, int, np.ndarray]]:
+    def _by_board_and_choices(self, rows: Array) -> Iterator[tuple[Board, int, Array]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""
         choices, numbers = self.choices[rows], np.arange(len(rows))
         for board, index in self.by_problem(rows):
             for number in dict.fromkeys(choices[index].tolist()):
                 yield board, number, numbers[index][choices[index] == number]
 
-    def _update_legal(self, rows: np.ndarray) -> None:
+    def _update_legal(self, rows: Array) -> None:
         self._legal[rows] = False
         for board, choices, index in self._by_board_and_choices(rows):
             row, (stage, is_unit) = rows[index], divmod(choices, 2)
@@ -456,7 +457,7 @@ class PipelinePlanning(games.Rowed):
             first = POINTS * is_unit
             self._legal[row, first : first + legal.shape[1] - 1] = legal[:, :-1]
 
-    def _row_observation(self, rows: np.ndarray) -> dict[str, np.ndarray]:
+    def _row_observation(self, rows: Array) -> dict[str, Array]:
         legal = self.legal[rows]
         columns = dict(zip(self.columns, np.zeros((len(self.columns), *legal.shape)), strict=True))
         context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)

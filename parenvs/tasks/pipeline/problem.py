@@ -17,7 +17,7 @@ import numpy as np
 
 from parenvs import cluster as network
 from parenvs.cluster import SYNC_METHODS, Cluster
-from parenvs.compiled import bare, compiled
+from parenvs.compiled import Array, bare, compiled
 from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import InfeasibleError, ProfileError, refuse_unknown
 from parenvs.fields import Count, number, settle, whole
@@ -135,7 +135,7 @@ class Pipeline(ChainSums):
         return {name: getattr(self, name) for name in names}
 
     @cached_property
-    def is_group(self) -> np.ndarray:
+    def is_group(self) -> Array:
         """Whether a stage may have so many devices, (D+1,) bool."""
         sizes = np.ones(self.cluster.devices + 1, dtype=np.bool_)
         if not self.fractions:
@@ -164,7 +164,7 @@ class Pipeline(ChainSums):
         """Bytes that a stage may hold on each of its devices."""
         return self.cluster.memory_limit
 
-    def stage_times(self, cuts: np.ndarray, device_cuts: np.ndarray) -> StageTimes:
+    def stage_times(self, cuts: Array, device_cuts: Array) -> StageTimes:
         """Return the seconds of every stage and transfer of plans, shape (..., 2S-1)."""
         seconds = self.stage_seconds(cuts, device_cuts)
         # Transfers stand at the odd places and synchronize nothing.
@@ -173,13 +173,11 @@ class Pipeline(ChainSums):
         figures = (seconds.forward, seconds.backward, all_reduce)
         return StageTimes(*(np.moveaxis(figure, 0, -1) for figure in figures))
 
-    def stage_memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+    def stage_memory(self, cuts: Array, device_cuts: Array) -> Array:
         """Return the bytes on each device of every compute stage, shape (..., S)."""
         return np.moveaxis(self._memory(cuts, device_cuts), 0, -1)
 
-    def memory_of(
-        self, first: np.ndarray, end: np.ndarray, group: np.ndarray, stages_left: np.ndarray
-    ) -> np.ndarray:
+    def memory_of(self, first: Array, end: Array, group: Array, stages_left: Array) -> Array:
         """Return the bytes that a stage needs on each of its devices, elementwise.
 
         Args:
@@ -191,9 +189,7 @@ class Pipeline(ChainSums):
         weights, activations = self.memory_parts(first, end, stages_left)
         return formulas.stage_bytes(weights, activations, group)
 
-    def memory_parts(
-        self, first: np.ndarray, end: np.ndarray, stages_left: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def memory_parts(self, first: Array, end: Array, stages_left: Array) -> tuple[Array, Array]:
         """Return the bytes of a stage's weights and of the activations that its devices share.
 
         Both are elementwise; arguments are those of ``memory_of``.
@@ -207,7 +203,7 @@ class Pipeline(ChainSums):
         largest, entering = self.largest_cut(first, end), self.cut_before[first]
         return weights, formulas.recomputed_bytes(largest, entering, flight)
 
-    def exchange_seconds(self, first: np.ndarray, end: np.ndarray) -> np.ndarray | float:
+    def exchange_seconds(self, first: Array, end: Array) -> Array | float:
         """Return the seconds in which ``[first, end)`` sums tied gradients with other stages."""
         if self.tied_weights is None:
             return 0.0
@@ -216,9 +212,7 @@ class Pipeline(ChainSums):
         bandwidth = cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw
         return formulas.exchange_seconds(shared_bytes, bandwidth)
 
-    def reduce_seconds(
-        self, first: np.ndarray, end: np.ndarray, device: np.ndarray, device_end: np.ndarray
-    ) -> np.ndarray:
+    def reduce_seconds(self, first: Array, end: Array, device: Array, device_end: Array) -> Array:
         """Return the seconds in which stages synchronize their gradients, elementwise.
 
         A stage has the pivots ``[first, end)`` and the devices ``[device, device_end)``.
@@ -227,15 +221,15 @@ class Pipeline(ChainSums):
         sync = self.cluster.sync_seconds(size_bytes, device, device_end, self.sync)
         return sync + self.exchange_seconds(first, end)
 
-    def length(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+    def length(self, cuts: Array, device_cuts: Array) -> Array:
         """Return the closed-form seconds per step of plans, fitting or not, shape (...)."""
         return formulas.length(self.stage_seconds(cuts, device_cuts), self.micro_batches)
 
-    def excess_bytes(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+    def excess_bytes(self, cuts: Array, device_cuts: Array) -> Array:
         """Return the bytes by which the fullest stage exceeds the memory limit; <= 0 fits."""
         return self._memory(cuts, device_cuts).max(axis=0) - self.memory_limit
 
-    def values(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+    def values(self, cuts: Array, device_cuts: Array) -> Array:
         """Return the values of well-formed plans, shape (...): ``1/L``, or -1 if one does not fit.
 
         L is in units of the bubble-free time ``M sum(F+B) / D``, so the value lies in (0, 1]; it is
@@ -244,7 +238,7 @@ class Pipeline(ChainSums):
         values = formulas.value(self.length(cuts, device_cuts), self.bubble_free)
         return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
-    def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> PipelinePlan:
+    def plan(self, cuts: Array, device_cuts: Array) -> PipelinePlan:
         """Make the plan of the first pivot and the first device of each stage but the first."""
         pivots = [int(pivot) for pivot in cuts]
         return PipelinePlan(
@@ -328,7 +322,7 @@ class Pipeline(ChainSums):
             for (first, end), (device, device_end), values in spans
         )
 
-    def stage_seconds(self, cuts: np.ndarray, device_cuts: np.ndarray) -> formulas.StageSeconds:
+    def stage_seconds(self, cuts: Array, device_cuts: Array) -> formulas.StageSeconds:
         """Return the seconds of every resource of plans; stages and resources come first."""
         p, d = self._boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
@@ -346,15 +340,13 @@ class Pipeline(ChainSums):
             exchange=self.exchange_seconds(p[:-1], p[1:]),
         )
 
-    def _memory(self, cuts: np.ndarray, device_cuts: np.ndarray) -> np.ndarray:
+    def _memory(self, cuts: Array, device_cuts: Array) -> Array:
         p, d = self._boundaries(cuts, device_cuts)
         stages = p.shape[0] - 1
         stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
         return self.memory_of(p[:-1], p[1:], d[1:] - d[:-1], stages_left)
 
-    def _boundaries(
-        self, cuts: np.ndarray, device_cuts: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _boundaries(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
         pivots = _with_ends(np.asarray(cuts), len(self.profile))
         return pivots, _with_ends(np.asarray(device_cuts), self.cluster.devices)
 
@@ -501,7 +493,7 @@ def check_split(pipeline: Pipeline) -> None:
         )
 
 
-def _with_ends(cuts: np.ndarray, end: int) -> np.ndarray:
+def _with_ends(cuts: Array, end: int) -> Array:
     """Return 0, the cuts of shape (..., S-1), and ``end`` as boundaries of shape (S+1, ...)."""
     axes = (cuts.ndim - 1, *range(cuts.ndim - 1))
     boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
@@ -545,21 +537,21 @@ class Tables(NamedTuple):
         central: whether a central server sums gradients; else rings do.
     """
 
-    work: np.ndarray
-    forward: np.ndarray
-    backward: np.ndarray
-    parameters: np.ndarray
-    variables: np.ndarray
-    frozen: np.ndarray
-    resident: np.ndarray
-    crossing: np.ndarray
-    largest: np.ndarray
-    rank: np.ndarray
-    again: np.ndarray
-    frozen_again: np.ndarray
-    shared: np.ndarray
-    is_group: np.ndarray
-    bandwidth: np.ndarray
+    work: Array
+    forward: Array
+    backward: Array
+    parameters: Array
+    variables: Array
+    frozen: Array
+    resident: Array
+    crossing: Array
+    largest: Array
+    rank: Array
+    again: Array
+    frozen_again: Array
+    shared: Array
+    is_group: Array
+    bandwidth: Array
     exchange: float
     stages: int
     micro_batches: int
@@ -579,7 +571,7 @@ EMPTY = Tables(
 """Tables of no problem, for whose types loops are compiled."""
 
 
-def tables_of(pipeline: Pipeline, pivots: np.ndarray | None = None) -> Tables:
+def tables_of(pipeline: Pipeline, pivots: Array | None = None) -> Tables:
     """Return the tables of a problem.
 
     Args:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from parenvs.cluster import EFFICIENCY, Cluster, Device
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError, ProfileError, shown
 from parenvs.fields import Count, checked
 from parenvs.files import StrPath, replacing
@@ -64,18 +65,18 @@ class StageProfile:
     """
 
     name: str
-    names: np.ndarray
-    forward: np.ndarray
-    backward: np.ndarray
-    cut_bytes: np.ndarray
-    parameter_bytes: np.ndarray
-    resident_bytes: np.ndarray | None = None
+    names: Array
+    forward: Array
+    backward: Array
+    cut_bytes: Array
+    parameter_bytes: Array
+    resident_bytes: Array | None = None
     micro_batch: Count = MICRO_BATCH
     source: str = ""
     device: Device | None = None
-    frozen_bytes: np.ndarray | None = None
+    frozen_bytes: Array | None = None
     tied: tuple[Reads, ...] = ()
-    reads: np.ndarray | None = None
+    reads: Array | None = None
     graph: Graph | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -129,7 +130,7 @@ class StageProfile:
         return (*keys, *(key for key in optional if getattr(self, key) is not None))
 
     @cached_property
-    def seconds(self) -> np.ndarray:
+    def seconds(self) -> Array:
         """(n,) float64, forward plus backward seconds."""
         return self.forward + self.backward
 
@@ -410,9 +411,9 @@ class TiedWeights:
             else:
                 self.frozen += read_again
 
-    def between(self, table: np.ndarray, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def between(self, table: Array, first: Array, end: Array) -> Array:
         """Return the bytes that one of the tables has of stages ``[first, end)``, elementwise."""
-        bytes_: np.ndarray = table[self.rank[first], self.rank[end]]
+        bytes_: Array = table[self.rank[first], self.rank[end]]
         return bytes_
 
 
@@ -424,7 +425,7 @@ class RangeTable:
         greatest: whether greater values are better; else smaller ones.
     """
 
-    def __init__(self, values: np.ndarray, greatest: bool = False) -> None:
+    def __init__(self, values: Array, greatest: bool = False) -> None:
         """Prepare the ranges of 2, 4, 8, ... values, in O(n log n)."""
         self.values = values
         self._better = np.greater if greatest else np.less
@@ -437,25 +438,25 @@ class RangeTable:
             rows.append(row)
         self.rows = np.stack(rows)
 
-    def value(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def value(self, first: Array, end: Array) -> Array:
         """The best value of each range ``[first, end)``, elementwise; ``first < end``."""
         level, last = self._cover(first, end)
         return self._best(self.rows[level, first], self.rows[level, last])
 
-    def index(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def index(self, first: Array, end: Array) -> Array:
         """Index of the best value of each range ``[first, end)``; ``first < end``."""
         level, last = self._cover(first, end)
         left, right = self._indices[level, first], self._indices[level, last]
         return np.where(self._better(self.values[right], self.values[left]), right, left)
 
     @staticmethod
-    def _cover(first: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _cover(first: Array, end: Array) -> tuple[Array, Array]:
         """Level and start of the second of two ranges of 2**level values that cover a range."""
         _, bits = np.frexp(end - first)
         return bits - 1, end - (1 << (bits - 1))
 
     @cached_property
-    def _indices(self) -> np.ndarray:
+    def _indices(self) -> Array:
         """(levels, n) index in ``values`` of each entry of ``rows``; of equal ones the left."""
         levels = [np.arange(len(self.values))]
         for level, values in enumerate(self.rows[:-1]):
@@ -494,19 +495,19 @@ class ChainSums:
     """Prefix sum of resident activation bytes, (n+1,); zeros if the profile has none."""
 
     @cached_property
-    def seconds_sum(self) -> np.ndarray:
+    def seconds_sum(self) -> Array:
         """Prefix sum of forward plus backward seconds, (n+1,)."""
         return self.forward_sum + self.backward_sum
 
     @cached_property
-    def variable_sum(self) -> np.ndarray:
+    def variable_sum(self) -> Array:
         """Number of pivots with weights before each pivot, (n+1,)."""
         weights = self.profile.parameter_bytes > 0
         if self.profile.frozen_bytes is not None:
             weights = weights | (self.profile.frozen_bytes > 0)
         return np.concatenate([[0], np.cumsum(weights)])
 
-    def _prefix_or_zeros(self, values: np.ndarray | None) -> np.ndarray:
+    def _prefix_or_zeros(self, values: Array | None) -> Array:
         return _prefix(np.zeros(len(self.profile)) if values is None else values)
 
     @cached_property
@@ -517,7 +518,7 @@ class ChainSums:
         return TiedWeights(self.profile.tied, len(self.profile))
 
     @cached_property
-    def cut_before(self) -> np.ndarray:
+    def cut_before(self) -> Array:
         """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
         crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
         # Nothing is sent behind the last pivot, whatever a measurement says.
@@ -529,21 +530,21 @@ class ChainSums:
         """Table of the bytes that cross a cut right after each pivot."""
         return RangeTable(self.cut_before[1:], greatest=True)
 
-    def largest_cut(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def largest_cut(self, first: Array, end: Array) -> Array:
         """Return the largest ``cut_bytes`` of the pivots ``[first, end)``, elementwise.
 
         ``first`` must be less than ``end``.
         """
         return self.cuts_after.value(np.asarray(first), np.asarray(end))
 
-    def weight_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def weight_bytes(self, first: Array, end: Array) -> Array:
         """Return the bytes of all copies of the weights of stages ``[first, end)``, elementwise."""
         frozen_bytes = self.frozen_sum[end] - self.frozen_sum[first]
         if tied := self.tied_weights:
             frozen_bytes = frozen_bytes + tied.between(tied.frozen, first, end)
         return formulas.weight_bytes(self.variable_bytes(first, end), self.copies, frozen_bytes)
 
-    def variable_bytes(self, first: np.ndarray, end: np.ndarray) -> np.ndarray:
+    def variable_bytes(self, first: Array, end: Array) -> Array:
         """Return the bytes of the variables of the stages ``[first, end)``, elementwise."""
         variable_bytes = self.parameter_sum[end] - self.parameter_sum[first]
         if tied := self.tied_weights:
@@ -551,7 +552,7 @@ class ChainSums:
         return variable_bytes
 
 
-def _prefix(values: np.ndarray) -> np.ndarray:
+def _prefix(values: Array) -> Array:
     return np.concatenate([[0.0], np.cumsum(values)])
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from parenvs.compiled import compiled
+from parenvs.compiled import Array, compiled
 from parenvs.tasks.pipeline.problem import Tables, first_from, in_front
 from parenvs.tasks.pipeline.sweeps import fitting_seconds, spread, sweep, to_groups
 
@@ -32,7 +32,7 @@ _LITTLE = 1e-3
 _WHOLE = 4
 
 
-def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> np.ndarray:
+def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> Array:
     """Modes of sweeps, (k, 5) int64, see ``sweeps.sweep``: each kind at each distance in turn.
 
     Distances between places are over that at which the places of two cuts meet. Where devices share
@@ -48,7 +48,7 @@ def modes_of(tables: Tables, distances: Iterable[float], kinds: Kinds) -> np.nda
     return np.array(list(dict.fromkeys(modes)))
 
 
-def mending(tables: Tables) -> tuple[np.ndarray, np.ndarray]:
+def mending(tables: Tables) -> tuple[Array, Array]:
     """Return the modes that mend the cuts near a change, and those that then mend all cuts."""
     near = modes_of(tables, (0.5,), (TILTED, STRAIGHT))
     wide, close = modes_of(tables, (0.5,), (TILTED,)), modes_of(tables, (0.0,), (STRAIGHT,))

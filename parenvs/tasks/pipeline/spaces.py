@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.errors import InfeasibleError, refuse_unknown
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.plan import PipelinePlan
@@ -23,7 +24,7 @@ RADIUS = 3
 """Default distance of a device cut from the center solution."""
 PRUNINGS = ("minima", "all")
 """Candidate pivots: those at which fewest bytes cross, or all."""
-Cuts = tuple[np.ndarray, np.ndarray]
+Cuts = tuple[Array, Array]
 """(S-1,) cuts and (S-1,) device cuts of a plan."""
 
 
@@ -32,14 +33,14 @@ def cuts_of(plan: PipelinePlan) -> Cuts:
     return np.array(plan.cuts, dtype=np.int64), np.array(plan.device_cuts, dtype=np.int64)
 
 
-def device_of_pivot(pipeline: Pipeline) -> np.ndarray:
+def device_of_pivot(pipeline: Pipeline) -> Array:
     """Return the device cut d(p) that belongs to a cut at each pivot, (n+1,) int64."""
     devices = pipeline.cluster.devices
     proportional_cut = devices * pipeline.seconds_sum / pipeline.seconds_sum[-1]
     return np.clip(np.rint(proportional_cut), 1, devices - 1).astype(np.int64)
 
 
-def center_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
+def center_cuts(pipeline: Pipeline, stages: int) -> Array:
     """Return the device cuts of the center solution, (S-1,) int64.
 
     They divide the devices evenly, at boundaries of servers if there is a server for each stage.
@@ -51,7 +52,7 @@ def center_cuts(pipeline: Pipeline, stages: int) -> np.ndarray:
     return (np.rint(even_cuts / unit_devices) * unit_devices).astype(np.int64)
 
 
-def local_minima(pipeline: Pipeline) -> np.ndarray:
+def local_minima(pipeline: Pipeline) -> Array:
     """Return the pivots before which fewer bytes cross than before their neighbors, (c,) int64.
 
     They are ascending. Of a plateau of equal cuts that is lower than both neighbors, the last
@@ -86,9 +87,9 @@ class CutSpace:
     task: ClassVar[str] = "pipeline"
     pipeline: Pipeline
     radius: int
-    pivots: np.ndarray
-    devices: np.ndarray
-    allowed: np.ndarray
+    pivots: Array
+    devices: Array
+    allowed: Array
 
     @classmethod
     def build(
@@ -152,7 +153,7 @@ class CutSpace:
         indices_by_cut = [np.flatnonzero(row) for row in self.allowed]
         return [(int(indices[0]), int(indices[-1]) + 1) for indices in indices_by_cut]
 
-    def followers(self) -> np.ndarray:
+    def followers(self) -> Array:
         """Return the first candidate that may follow each candidate, (c+1,) int64.
 
         It is the first with more devices and more variables before it; entry c is the first that
@@ -165,7 +166,7 @@ class CutSpace:
         ]
         return np.maximum(*first_with_more).astype(np.int64)
 
-    def plan(self, chosen: np.ndarray | list[int]) -> tuple[np.ndarray, np.ndarray]:
+    def plan(self, chosen: Array | list[int]) -> tuple[Array, Array]:
         """Return ``(cuts, device_cuts)`` of candidate indices of shape (..., k)."""
         index = np.asarray(chosen, dtype=np.int64)
         return self.pivots[index], self.devices[index]
@@ -226,9 +227,7 @@ def graded(pipeline: Pipeline) -> list[Cuts]:
     return [shaped(pipeline, *row) for row in rows]
 
 
-def shaped(
-    pipeline: Pipeline, shared: np.ndarray, work: np.ndarray, groups: np.ndarray | None
-) -> Cuts:
+def shaped(pipeline: Pipeline, shared: Array, work: Array, groups: Array | None) -> Cuts:
     """The plan whose stages come near given shares.
 
     Args:
@@ -247,7 +246,7 @@ def shaped(
     return cuts, spaced(ideal.astype(np.int64), devices)
 
 
-def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
+def ascending(pipeline: Pipeline, cuts: Array) -> Array:
     """Cuts near given ones, (S-1,), so that each stage holds a variable."""
     variables, holders = pipeline.variable_sum, int(pipeline.variable_sum[-1])
     wanted = spaced(variables[np.asarray(cuts)], holders)
@@ -256,7 +255,7 @@ def ascending(pipeline: Pipeline, cuts: np.ndarray) -> np.ndarray:
     return np.clip(cuts, low, high)
 
 
-def spaced(wanted: np.ndarray, end: int) -> np.ndarray:
+def spaced(wanted: Array, end: int) -> Array:
     """Ascending whole numbers from 1 to ``end`` - 1 near the wanted ones, (k,), no two equal."""
     rank = np.arange(len(wanted))
     # Less its rank, an ascending sequence is one that does not fall.
@@ -290,9 +289,9 @@ class PointSpace:
 
     task: ClassVar[str] = "pipeline"
     pipeline: Pipeline
-    pivots: np.ndarray
-    devices: np.ndarray
-    latest: np.ndarray
+    pivots: Array
+    devices: Array
+    latest: Array
 
     @classmethod
     def build(
@@ -333,12 +332,12 @@ class PointSpace:
         return self.pipeline.stages
 
     @cached_property
-    def starts(self) -> np.ndarray:
+    def starts(self) -> Array:
         """(S+1, m+1): the last unit from which k stages from each point on can run; -1 if none."""
-        starts: np.ndarray = self.latest.max(axis=2)
+        starts: Array = self.latest.max(axis=2)
         return starts
 
-    def legal_points(self, stage: Any, point: Any, unit: Any) -> np.ndarray:
+    def legal_points(self, stage: Any, point: Any, unit: Any) -> Array:
         """Return before which points stages may end, (..., m+1) bool.
 
         Args:
@@ -346,10 +345,10 @@ class PointSpace:
             point: (...) first point of the stage.
             unit: (...) first unit of the stage.
         """
-        legal: np.ndarray = self.latest[self.stages - stage, point] >= np.asarray(unit)[..., None]
+        legal: Array = self.latest[self.stages - stage, point] >= np.asarray(unit)[..., None]
         return legal
 
-    def legal_units(self, stage: Any, point: Any, unit: Any, end: Any) -> np.ndarray:
+    def legal_units(self, stage: Any, point: Any, unit: Any, end: Any) -> Array:
         """Return before which units stages of the points [point, end) may end, (..., u+1) bool.
 
         Other arguments are those of ``legal_points``, which allows ``end``.
@@ -364,8 +363,8 @@ class PointSpace:
 
     def complete(
         self,
-        points: np.ndarray,
-        units: np.ndarray,
+        points: Array,
+        units: Array,
         choices: int,
         large: int | None = None,
         by_server: bool = False,
@@ -409,14 +408,14 @@ class PointSpace:
                 distance += inside * float(measure[-1])
             chosen[:, stage + 1] = np.where(legal, distance, np.inf).argmin(axis=1)
 
-    def plan(self, cuts: np.ndarray, device_cuts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def plan(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
         """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""
         point_index = np.asarray(cuts, dtype=np.int64)
         unit_index = np.asarray(device_cuts, dtype=np.int64)
         return self.pivots[point_index], self.devices[unit_index]
 
 
-def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = False) -> np.ndarray:
+def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = False) -> Array:
     """Return the boundaries of m points, (m+1,) int64: 0, the pivots to cut at, n.
 
     In a chain of at most ``max_points`` pivots each pivot is a point; in a longer one
@@ -433,7 +432,7 @@ def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = Fals
     return np.concatenate([[0], pivots, [n]])
 
 
-def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
+def distinct_pivots(pipeline: Pipeline) -> Array:
     """Return the last pivot of each run of equal pivots; a cut at another one gains nothing.
 
     Two neighbors are equal if all prefix sums and the bytes that cross are equal. A plan that cuts
@@ -454,7 +453,7 @@ def distinct_pivots(pipeline: Pipeline) -> np.ndarray:
     return pivots[~equals_next]
 
 
-def network_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np.ndarray:
+def network_pivots(pipeline: Pipeline, pivots: Array, max_points: int) -> Array:
     """Choose at most ``max_points`` pivots: the slower the network, the more are cheap to cut.
 
     Pivots without a variable on both sides are no legal cuts. Of the others, half and more are
@@ -483,7 +482,7 @@ def network_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> n
     return np.sort(np.append(spread, fine[order[: max_points - len(spread)]]))
 
 
-def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np.ndarray:
+def coarse_pivots(pipeline: Pipeline, pivots: Array, max_points: int) -> Array:
     """Choose at most ``max_points`` of the pivots, spread evenly along the chain.
 
     The chain is divided into ``max_points`` bins by the mean of three shares that lie before a
@@ -501,7 +500,7 @@ def coarse_pivots(pipeline: Pipeline, pivots: np.ndarray, max_points: int) -> np
     return np.sort(pivots[order[first_of_bin]])
 
 
-def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
+def units(pipeline: Pipeline, max_units: int = UNITS) -> Array:
     """Return the boundaries of at most ``max_units`` units of devices, (u+1,) int64.
 
     A unit is a device; with more than ``max_units`` devices it is a server or several servers; if
@@ -519,7 +518,7 @@ def units(pipeline: Pipeline, max_units: int = UNITS) -> np.ndarray:
     return np.append(np.arange(0, cluster.devices, unit_size), cluster.devices)
 
 
-def fewest_devices(pipeline: Pipeline, first: np.ndarray, end: np.ndarray, left: int) -> np.ndarray:
+def fewest_devices(pipeline: Pipeline, first: Array, end: Array, left: int) -> Array:
     """The fewest devices on which stages fit, (k,) float64, inf if there are too few.
 
     Args:
@@ -541,7 +540,7 @@ def fewest_devices(pipeline: Pipeline, first: np.ndarray, end: np.ndarray, left:
     return np.where(group <= max_devices, group, np.inf)
 
 
-def _latest_starts(pipeline: Pipeline, pivots: np.ndarray, devices: np.ndarray) -> np.ndarray:
+def _latest_starts(pipeline: Pipeline, pivots: Array, devices: Array) -> Array:
     """Compute ``PointSpace.latest`` from the last stage to the first.
 
     More devices never hurt, so a stage of the points [i, j) may start on any unit up to the last

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from parenvs.compiled import compiled
+from parenvs.compiled import Array, compiled
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import (
     Pipeline,
@@ -52,14 +52,14 @@ prepend_core = compiled(formulas.prepend_core)
 prepend_tail = compiled(formulas.prepend_tail)
 
 
-def pivots_of(pipeline: Pipeline) -> np.ndarray:
+def pivots_of(pipeline: Pipeline) -> Array:
     """The pivots that sweeps cut at, ascending, 0 and n included: all with variables around."""
     variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
     inside = (variables[pivots] > 0) & (variables[pivots] < variables[-1])
     return np.concatenate([[0], pivots[inside], [len(pipeline.profile)]])
 
 
-def placed(pipeline: Pipeline, tables: Tables, pivots: np.ndarray, plan: Cuts) -> Cuts:
+def placed(pipeline: Pipeline, tables: Tables, pivots: Array, plan: Cuts) -> Cuts:
     """Return the legal plan nearest to cuts and device cuts, (S-1,) each, as sweeps take it."""
     cuts = np.searchsorted(pivots, np.concatenate([[0], plan[0], pivots[-1:]]))
     devices = np.concatenate([[0], plan[1], [pipeline.cluster.devices]])

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.plan import Bounded, Plan, Report
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.fields import Integer, Text, settle
@@ -37,8 +38,6 @@ class ShardingPlan(Plan):
 
     task: ClassVar[str] = "sharding"
 
-
-Array = np.ndarray
 
 FORBIDDEN = 10**18
 """Costs from here on mean that a strategy, or a pair of them, must not be taken."""

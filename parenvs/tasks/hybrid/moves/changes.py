@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.compiled import bare
+from parenvs.compiled import Array, bare
 from parenvs.tasks.hybrid.moves import catalog
 from parenvs.tasks.hybrid.moves import columns as col
 
@@ -86,7 +86,7 @@ def differ(one: Plan, other: Plan) -> bool:
 
 
 @bare
-def busiest_first(count: int, busy: np.ndarray, order: np.ndarray) -> None:
+def busiest_first(count: int, busy: Array, order: Array) -> None:
     """Write the numbers of stages, the busiest first, of equal ones the first."""
     for stage in range(count):
         place = stage
@@ -243,7 +243,7 @@ def _layout(
 
 
 @bare
-def _sort(problems: Problems, row: int, servers: np.ndarray, towards: int) -> None:
+def _sort(problems: Problems, row: int, servers: Array, towards: int) -> None:
     """Servers by their speed, the fastest first (``towards`` 1) or last."""
     speeds = problems.speeds[row]
     for server in range(problems.known[row].servers):
@@ -255,9 +255,7 @@ def _sort(problems: Problems, row: int, servers: np.ndarray, towards: int) -> No
 
 
 @bare
-def _swap(
-    problems: Problems, row: int, plan: Plan, value: int, towards: int, order: np.ndarray
-) -> None:
+def _swap(problems: Problems, row: int, plan: Plan, value: int, towards: int, order: Array) -> None:
     """The busiest stage's slowest server for the fastest one of a stage that is little busy.
 
     With ``towards`` 0 they change places, else the first one moves to the other's place.
@@ -364,7 +362,7 @@ def _stage_recompute(plan: Plan, stage: int, value: int, towards: int) -> None:
 @bare
 def change(
     problems: Problems, row: int, plan: Plan, kind: int, value: float, towards: int,
-    order: np.ndarray, rank: int,
+    order: Array, rank: int,
 ) -> bool:  # fmt: skip
     """Change a plan by a move of the catalog; ``order`` are its stages, the busiest first."""
     numbers, stages, inside = plan.numbers, plan.stages, problems.known[row].devices_per_server
@@ -498,7 +496,7 @@ def settle(problems: Problems, row: int, plan: Plan) -> bool:
 
 @bare
 def neighbor(
-    problems: Problems, row: int, plan: Plan, order: np.ndarray, moves: Any, move: int, into: Plan
+    problems: Problems, row: int, plan: Plan, order: Array, moves: Any, move: int, into: Plan
 ) -> bool:
     """Write a plan after a move of ``catalog.Moves``; return whether it is a legal neighbor."""
     known, kind, rank = problems.known[row], moves.kind[move], moves.rank[move]
@@ -517,8 +515,8 @@ def neighbor(
 
 @bare
 def neighbors_all(
-    problems: Problems, rows: np.ndarray, plans: Plan, busy: np.ndarray, moves: Any,
-    order: np.ndarray, others: Plan, plan: np.ndarray, move: np.ndarray,
+    problems: Problems, rows: Array, plans: Plan, busy: Array, moves: Any,
+    order: Array, others: Plan, plan: Array, move: Array,
 ) -> int:  # fmt: skip
     """Write all legal neighbors of n plans, in the order of the catalog; return their number.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.compiled import bare, compiled
+from parenvs.compiled import Array, bare, compiled
 from parenvs.tasks.hybrid import stage_formulas as of_stage
 from parenvs.tasks.hybrid.formulas import compose
 from parenvs.tasks.hybrid.moves import columns as col
@@ -39,7 +39,7 @@ def work_for(problems: Problems) -> Work:
 
 
 @bare
-def _split(problems: Problems, row: int, plan: Plan, stages: np.ndarray) -> None:
+def _split(problems: Problems, row: int, plan: Plan, stages: Array) -> None:
     """Write what depends on the devices of each stage."""
     known, numbers = problems.known[row], plan.numbers
     samples, context = numbers[col.SAMPLES], numbers[col.CONTEXT]
@@ -63,7 +63,7 @@ def _split(problems: Problems, row: int, plan: Plan, stages: np.ndarray) -> None
 
 
 @bare
-def _link(known: Any, plan: Plan, stages: np.ndarray, stage: int) -> tuple[float, float]:
+def _link(known: Any, plan: Plan, stages: Array, stage: int) -> tuple[float, float]:
     x, y = stages[stage], stages[stage + 1 if stage + 1 < plan.numbers[col.COUNT] else 0]
     shared = plan.numbers[col.SHARED] > 0
     return of_stage.element_seconds(known, x[3], x[4], x[1], x[2], y[3], y[4], y[1], y[2], shared)
@@ -71,7 +71,7 @@ def _link(known: Any, plan: Plan, stages: np.ndarray, stage: int) -> tuple[float
 
 @bare
 def _count_layers(
-    problems: Problems, row: int, plan: Plan, stage: int, counts: np.ndarray
+    problems: Problems, row: int, plan: Plan, stage: int, counts: Array
 ) -> tuple[float, float, float]:
     """Write the layers of a stage; return elements that it passes on and back, and a share.
 
@@ -103,7 +103,7 @@ def _count_layers(
 
 
 @bare
-def _slow_down(table: np.ndarray, speed: float, least: float, slow: np.ndarray) -> None:
+def _slow_down(table: Array, speed: float, least: float, slow: Array) -> None:
     """Write the figures of layers on a server of a speed, whose passes take a least time."""
     for layer in range(len(slow)):
         for figure in range(slow.shape[1]):
@@ -116,8 +116,8 @@ def _slow_down(table: np.ndarray, speed: float, least: float, slow: np.ndarray) 
 
 @bare
 def judge(
-    problems: Problems, row: int, plan: Plan, work: Work, busy: np.ndarray,
-    bytes_held: np.ndarray,
+    problems: Problems, row: int, plan: Plan, work: Work, busy: Array,
+    bytes_held: Array,
 ) -> tuple[float, float]:  # fmt: skip
     """Return the step time of a legal plan, and the bytes on its fullest device over the limit.
 
@@ -222,7 +222,7 @@ def judge(
 
 @bare
 def _parameters(
-    table: np.ndarray, which: int, counts: np.ndarray, kinds: int, fronts: float, backs: float
+    table: Array, which: int, counts: Array, kinds: int, fronts: float, backs: float
 ) -> float:
     """Return the parameters of a stage: all replicas', experts', and those that are trained."""
     column = of_stage.PARAMETERS + which
@@ -232,8 +232,8 @@ def _parameters(
 
 @bare
 def judge_all(
-    problems: Problems, rows: np.ndarray, plans: Plan, which: np.ndarray, work: Work,
-    length: np.ndarray, fullness: np.ndarray, busy: np.ndarray, held: np.ndarray,
+    problems: Problems, rows: Array, plans: Plan, which: Array, work: Work,
+    length: Array, fullness: Array, busy: Array, held: Array,
 ) -> None:  # fmt: skip
     """Judge plans ``which``, (k,), of problems ``rows``, (N,); write the figures of each."""
     for k in which:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parenvs.compiled import bare
+from parenvs.compiled import Array, bare
 from parenvs.tasks.hybrid.moves import changes
 from parenvs.tasks.hybrid.moves import columns as col
 from parenvs.tasks.hybrid.moves.catalog import AXES, KEPT
@@ -55,7 +55,7 @@ def memory_for(problems: Problems, plans: Plan) -> tuple[Any, ...]:
 
 
 @bare
-def imbalance(busy: np.ndarray, count: int) -> float:
+def imbalance(busy: Array, count: int) -> float:
     """Return the work of the busiest of some stages over the mean, less 1."""
     total, most = 0.0, 0.0
     for stage in range(count):
@@ -64,7 +64,7 @@ def imbalance(busy: np.ndarray, count: int) -> float:
 
 
 @bare
-def judge_plans(problems: Problems, episodes: Episodes, which: np.ndarray, work: Work) -> None:
+def judge_plans(problems: Problems, episodes: Episodes, which: Array, work: Work) -> None:
     """Judge the plans of some episodes, which may be the fastest so far."""
     judge_all(
         problems, episodes.at, episodes.plans, which, work, episodes.length, episodes.fullness,
@@ -78,7 +78,7 @@ def judge_plans(problems: Problems, episodes: Episodes, which: np.ndarray, work:
 
 @bare
 def advance(
-    problems: Problems, episodes: Episodes, actions: Actions, which: np.ndarray, moves: np.ndarray
+    problems: Problems, episodes: Episodes, actions: Actions, which: Array, moves: Array
 ) -> None:
     """Take the neighbor of each of some episodes to which a move of the catalog leads."""
     order, into = actions.order, actions.plan
@@ -92,8 +92,8 @@ def advance(
 
 @bare
 def look(
-    problems: Problems, episodes: Episodes, actions: Actions, which: np.ndarray, looks: bool,
-    features: np.ndarray, context: np.ndarray, mask: np.ndarray,
+    problems: Problems, episodes: Episodes, actions: Actions, which: Array, looks: bool,
+    features: Array, context: Array, mask: Array,
 ) -> None:  # fmt: skip
     """Write the observations of some episodes: features of actions and contexts, and masks."""
     for k in which:
@@ -140,7 +140,7 @@ def _judge_neighbors(problems: Problems, episodes: Episodes, actions: Actions, k
 @bare
 def _write_actions(
     problems: Problems, episodes: Episodes, actions: Actions, k: int, count: int, looks: bool,
-    features: np.ndarray, mask: np.ndarray,
+    features: Array, mask: Array,
 ) -> None:  # fmt: skip
     """Write the features of stopping, and of the ``count`` neighbors that fit."""
     known, plan = problems.known[episodes.at[k]], changes.plan_at(episodes.plans, k)
@@ -174,7 +174,7 @@ def _write_actions(
 
 
 @bare
-def _write_context(problems: Problems, episodes: Episodes, k: int, out: np.ndarray) -> None:
+def _write_context(problems: Problems, episodes: Episodes, k: int, out: Array) -> None:
     """Write the context of an episode, see ``HybridImprovement.contexts``."""
     known, plan = problems.known[episodes.at[k]], changes.plan_at(episodes.plans, k)
     numbers, stages, count = plan.numbers, plan.stages, plan.numbers[col.COUNT]
