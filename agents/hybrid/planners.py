@@ -70,7 +70,7 @@ class HybridRequest(HybridSearch, Request):
     def best(self) -> Answer:
         """Where no stack is named either, the best mean over those that may run."""
         # What was measured on the devices themselves leaves stacks little to disagree on.
-        if not (self.problem.is_named or self.robust or self.problem.cluster.device.measured):
+        if not (self.problem.is_named or self.robust or self.problem.cluster.measured):
             return replace(self, stacks=stacks_on(self.problem)).run(EXACT)
         return self.run(EXACT)
 

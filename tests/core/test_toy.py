@@ -6,7 +6,6 @@ import batches
 import gymnasium as gym
 import numpy as np
 import pytest
-from batches import assert_same, drawn
 from gymnasium.utils.env_checker import check_env
 from toy_task import KnapsackPlan, KnapsackTask, PackVectorEnv
 from typer.testing import CliRunner
@@ -56,17 +55,10 @@ def test_toy__is_an_environment():
 def test_toy__batch_is_single_to_the_last_bit(mode):
     batched, single = batches.both(PackVectorEnv, {}, 3, mode)
     assert isinstance(gym.make_vec(ID, num_envs=2), PackVectorEnv)
-    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
-    assert_same(batched.reset(seed=4), single.reset(seed=4))
-    for turn in range(40):
-        if turn == 20 or (over.any() and mode == "Disabled"):
-            mask = over if over.any() and mode == "Disabled" else np.array([True, False, True])
-            options = {"reset_mask": mask, **({"instance": NAME} if turn == 20 else {})}
-            assert_same(*(env.reset(options=dict(options)) for env in (batched, single)))
-        actions = drawn(batched.action_masks(), rng, 0.1)
-        outcome = batched.step(actions)
-        assert_same(outcome, single.step(actions))
-        over = outcome[2]
+    resets = {20: {"instance": NAME, "reset_mask": np.array([True, False, True])}}
+    batches.assert_alike(
+        batched, single, mode, np.random.default_rng(0), 40, illegal=0.1, resets=resets
+    )
 
 
 def test_toy__has_every_door(tmp_path, capsys):

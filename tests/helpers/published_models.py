@@ -229,13 +229,3 @@ Convolutions count valid taps only, published counts all, so that VGG and ResNet
 def published(name: str) -> Published:
     """The figures of a shipped instance."""
     return PUBLISHED[name.removesuffix("-scanned")]
-
-
-def adam_bytes(parameters: float, mixed: bool) -> dict[str, float]:
-    """Bytes of a model with Adam: with mixed precision the 16 a parameter of arXiv 1910.02054."""
-    return {
-        "master weights": 4 * parameters,
-        "moments": 8 * parameters,
-        "copies": 2 * parameters if mixed else 0.0,
-        "gradients": (2 if mixed else 4) * parameters,
-    }

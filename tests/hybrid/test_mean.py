@@ -9,6 +9,7 @@ from cases import each
 import parenvs
 from parenvs.agents.hybrid.ranking import RANKED
 from parenvs.agents.planners import request_of
+from parenvs.measured import Measured
 from parenvs.tasks.hybrid.explain import under
 from parenvs.tasks.hybrid.space import ANY, Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.tune.prior import stacks_on
@@ -41,12 +42,11 @@ def test_mean__is_the_best_of_the_best_of_every_stack(limits):
     assert answer.cost == pytest.approx(problem.length(answer.plan)) and answer.report.legal
     assert (answer.claim == "best mean of 6 stacks") is not answer.proven
     assert answer.notes[0].startswith("6 stacks say ")
-    is_same = answer.plan == alone.plan
-    if not is_same:
+    if answer.plan != alone.plan:
         excess = np.expm1(means[-1] - min(means))
         assert f"llama-2024 alone prefers {alone.plan.words}, " in answer.notes[0]
         assert f"{excess:.1%} longer in the mean" in answer.notes[0]
-    assert answer.proven is (is_same and alone.proven)
+    assert answer.proven is (answer.plan == alone.plan and alone.proven)
 
 
 @pytest.mark.slow
@@ -80,8 +80,7 @@ def test_mean__only_where_nothing_is_named():
     assert "stacks say" not in notes(problem, "uniform") + str(parenvs.compare(problem, ["exact"]))
     free = {**limits["constraints"], "framework": "free"}
     assert "stacks say" not in notes(problem, constraints=free, time_limit=2)
-    cluster = problem.cluster
-    measured = replace(cluster, device=replace(cluster.device, measured=(("bf16", 2e14),)))
+    measured = replace(problem.cluster, measured=Measured("by hand"))
     assert "stacks say" not in notes(replace(problem, cluster=measured, stack=None))
     one = stacks_on(problem)[:1]
     answer = request_of(problem, stacks=one, **limits).run("exact")

@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import scipy.optimize
-from batches import assert_same, both, drawn, modes
+from batches import assert_alike, both, modes
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -182,16 +182,7 @@ def test_env__illegal_actions_end_the_episode(problem):
 @each("kwargs", [{}, {"rows": "bare"}, {"instance": "partition-validation", "family": "mixer"}])
 def test_vector__equals_single_ones(kwargs, mode):
     batched, single = both(PartitionChoiceVectorEnv, kwargs, 3, mode)
-    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
-    assert_same(batched.reset(seed=4), single.reset(seed=4))
-    for _ in range(60):
-        if over.any() and mode == "Disabled":
-            options = {"reset_mask": over.copy()}
-            assert_same(*(env.reset(options=dict(options)) for env in (batched, single)))
-        actions = drawn(batched.action_masks(), rng, 0.02)
-        outcome = batched.step(actions)
-        assert_same(outcome, single.step(actions))
-        over = outcome[2]
+    assert_alike(batched, single, mode, np.random.default_rng(0), 60, illegal=0.02)
 
 
 def test_env__sets_files_and_problems_of_ones_own(tmp_path):

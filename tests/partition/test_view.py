@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from cases import slow
+from pictures import boxes, words
 
 from parenvs import judge
 from parenvs import view as viewer
@@ -54,17 +55,6 @@ def t5():
 @pytest.fixture(scope="module")
 def illegal(report):
     return changed(report, fc2_bias=0)
-
-
-def words(picture):
-    from matplotlib.text import Text
-
-    return [x.get_text() for x in picture.findobj(Text) if x.get_text()]
-
-
-def boxes(picture, gid):
-    found = picture.findobj(lambda x: x.get_gid() == gid)
-    return [path for collection in found for path in collection.get_paths()]
 
 
 def pixels(figure):

@@ -8,7 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import toys
-from batches import MODES, assert_same, both, drawn
+from batches import MODES, assert_alike, both
 from cases import each
 from gymnasium.utils.env_checker import check_env
 
@@ -197,18 +197,8 @@ def test_repeat__plays_each_generated_problem_as_often():
 )
 def test_batches__are_single_environments_to_the_last_bit(kwargs, mode):
     batched, single = both(PipelinePlanningVectorEnv, kwargs, 3, mode)
-    rng, over = np.random.default_rng(0), np.zeros(3, dtype=bool)
-    assert_same(batched.reset(seed=4), single.reset(seed=4))
-    for step in range(25):
-        if over.any() and mode == "Disabled":
-            assert_same(*(x.reset(options={"reset_mask": over.copy()}) for x in (batched, single)))
-        if step == 13:
-            options = {"instance": "vgg-19", "stages": 3}
-            assert_same(*(x.reset(options=dict(options)) for x in (batched, single)))
-        actions = drawn(batched.action_masks(), rng, 0.05)
-        outcome = batched.step(actions)
-        assert_same(outcome, single.step(actions))
-        over = outcome[2]
+    resets = {13: {"instance": "vgg-19", "stages": 3}}
+    assert_alike(batched, single, mode, np.random.default_rng(0), 25, resets=resets)
 
 
 def test_rows__the_heuristic_is_better_than_chance():

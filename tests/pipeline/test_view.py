@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from cases import each
+from pictures import boxes, words
 
 import parenvs
 from parenvs import StageProfile
@@ -60,18 +61,6 @@ def too_large():
 def malformed(pipeline):
     plan = pipeline.plan(np.array([12, 22, 31]), np.array([3, 4, 6]))
     return judge(dataclasses.replace(plan, cuts=(12, 5, 31), device_cuts=(3, 4, 99)), pipeline)
-
-
-def words(picture):
-    """Every text of a figure."""
-    from matplotlib.text import Text
-
-    return [x.get_text() for x in picture.findobj(Text) if x.get_text()]
-
-
-def boxes(picture, gid):
-    found = picture.findobj(lambda x: x.get_gid() == gid)
-    return [path for collection in found for path in collection.get_paths()]
 
 
 # text
