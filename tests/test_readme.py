@@ -74,11 +74,7 @@ def test_readme__commands_run(page, tmp_path, monkeypatch, capsys):
     for block in blocks(page, "bash"):
         for line in block.splitlines():
             words = shlex.split(line, comments=True)
-            if words[:1] != ["parenvs"] or words[1] in (
-                "train",
-                "evaluate",
-                "compare",
-            ):
+            if words[:1] != ["parenvs"] or words[1] in ("train", "evaluate", "compare"):
                 continue  # those are run by test_cli and by the demo
             if any(word.startswith("runs/") for word in words):
                 continue  # of a training that is not run here

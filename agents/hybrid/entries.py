@@ -19,13 +19,7 @@ from parenvs.cluster import Cluster
 from parenvs.core import leaderboard as board
 from parenvs.core.leaderboard import Reference
 from parenvs.core.plan import Answer, Plan
-from parenvs.datasets.hybrid.problems import (
-    FAMILIES,
-    INSIDE,
-    TIERS,
-    make,
-    problem_sets,
-)
+from parenvs.datasets.hybrid.problems import FAMILIES, INSIDE, TIERS, make, problem_sets
 from parenvs.datasets.references import HYBRID, SAME, Row, references
 from parenvs.errors import NO_PLAN, InfeasibleError
 from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan

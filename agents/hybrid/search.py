@@ -69,9 +69,7 @@ def local_search(
     limits, goal = constraints or Constraints(), objective or Objective()
     if space is None:
         space = UniformSpace.build(
-            problem,
-            replace(limits, uneven=True, expert_tp=limits.expert_tp or 0),
-            budget.end(0.5),
+            problem, replace(limits, uneven=True, expert_tp=limits.expert_tp or 0), budget.end(0.5)
         )
     values = goal.values(problem, space.length, space.plans.devices)
     parts = [plans_of(problem, [plan]) for plan in starts]

@@ -165,12 +165,7 @@ class _Program:
 
 
 def solve(
-    weights: Array,
-    conflicts: Any,
-    rows: Array,
-    needed: Array,
-    seconds: float,
-    gap: float = 0.0,
+    weights: Array, conflicts: Any, rows: Array, needed: Array, seconds: float, gap: float = 0.0
 ) -> tuple[Any, float]:
     """Choose classes of the largest weight by integer programming.
 

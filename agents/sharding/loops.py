@@ -118,12 +118,7 @@ def fits(m: Arrays, tree: Array, node: int, strategy: int) -> bool:
 
 @compiled
 def foresee(
-    m: Arrays,
-    costs: Array,
-    messages: Array,
-    chosen: Array,
-    node: int,
-    work: Array,
+    m: Arrays, costs: Array, messages: Array, chosen: Array, node: int, work: Array
 ) -> None:
     """Write a node's costs with earlier neighbors, and messages from later ones, into ``work``."""
     begin, size = m.offset[node], m.size[node]
@@ -394,13 +389,7 @@ def surroundings(m: Arrays, chosen: Array, local: Array, blocked: Array) -> None
 
 @compiled
 def add_row(
-    m: Arrays,
-    p: int,
-    strategy: int,
-    sign: float,
-    costs: Array,
-    blocked: Array,
-    position: int,
+    m: Arrays, p: int, strategy: int, sign: float, costs: Array, blocked: Array, position: int
 ) -> None:
     """Add what the neighbor at an edge costs beside a strategy to sums of costs; -1 takes away.
 

@@ -52,11 +52,7 @@ class Certificate(NamedTuple):
 
 
 def certify(
-    reduced: Reduced,
-    model: Arrays,
-    price: Array,
-    messages: Array,
-    kept: Array | None = None,
+    reduced: Reduced, model: Arrays, price: Array, messages: Array, kept: Array | None = None
 ) -> Certificate:
     """Return the exact bound that prices and messages prove.
 

@@ -24,13 +24,7 @@ from parenvs.core.game import Fixed, Members, Source, is_sequential
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, chosen, family_named, member_of
 from parenvs.datasets.banks import Bank
 from parenvs.datasets.references import PARTITIONS, costs_of
-from parenvs.errors import (
-    ParenvsError,
-    UnknownInstanceError,
-    did_you_mean,
-    one_line,
-    shown,
-)
+from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, one_line, shown
 from parenvs.fields import Count, Size, Text, one_of, read_rows, write_rows
 from parenvs.files import StrPath
 from parenvs.instances import data_folder, manifest

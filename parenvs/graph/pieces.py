@@ -273,9 +273,7 @@ class Form:
 
 
 @functools.partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["parts"],
-    meta_fields=["axis", "origins", "kind"],
+    jax.tree_util.register_dataclass, data_fields=["parts"], meta_fields=["axis", "origins", "kind"]
 )
 @dataclass
 class Pieces:

@@ -558,8 +558,6 @@ class _Unroller:
             parameter_role=role,
             twins=(),
             **self.new.arrays(
-                [self.path(part) for part in parts],
-                parameter_tensor=tensors,
-                outputs=self.outputs,
+                [self.path(part) for part in parts], parameter_tensor=tensors, outputs=self.outputs
             ),
         )

@@ -53,10 +53,7 @@ def test_problem__names_that_nothing_was_drawn_by(name, words):
         parenvs.problem(name)
 
 
-@each(
-    "name",
-    ["generated-2/outside/cnn/17", "intra-op/inside/mesh/3"],
-)
+@each("name", ["generated-2/outside/cnn/17", "intra-op/inside/mesh/3"])
 def test_problem__drawn_by_its_name(name):
     one, other = parenvs.problem(name), parenvs.problem(name)
     assert one is not other and one.instance == name

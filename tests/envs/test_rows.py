@@ -23,23 +23,14 @@ SMALL = {
         {"instance": "elastic-windows", "family": "g4dn-gpt-1.5b"},
         {"instance": "elastic/gone/bert-large/3"},
     ),
-    "IntraOpSharding-v2": (
-        {},
-        {"instance": "intra-op/inside/mesh/3"},
-    ),
+    "IntraOpSharding-v2": ({}, {"instance": "intra-op/inside/mesh/3"}),
     "PartitionPlan-v2": (
         {"instance": "partition-train", "family": "vgg"},
         {"instance": "partition-train/vgg-003"},
     ),
-    "HybridPlan-v2": (
-        {"instance": "hybrid-test", "family": "gpt"},
-        {"instance": "hetero-8/3"},
-    ),
+    "HybridPlan-v2": ({"instance": "hybrid-test", "family": "gpt"}, {"instance": "hetero-8/3"}),
     # Few turns: what looks best before mending soon leads to where nothing helps.
-    "PipelineImprove-v0": (
-        {"tier": "s8", "turns": 3},
-        {"instance": "generated-3/s8/3"},
-    ),
+    "PipelineImprove-v0": ({"tier": "s8", "turns": 3}, {"instance": "generated-3/s8/3"}),
 }
 """Arguments under which an environment is small, and options of a reset under them."""
 

@@ -98,10 +98,7 @@ BROKEN = [
     (change(f"{ENTRY}.2.called_ids.0", 9), "dangling reference 9"),
     (change(f"{ENTRY}.2.called_ids.0", 2), "a computation calls itself"),
     (lambda m: entry(m).instructions[2].ClearField("called_ids"), "broken or truncated module"),
-    (
-        lambda m: entry(m).instructions[2].ClearField("operand_ids"),
-        "takes 2 operands, given 0",
-    ),
+    (lambda m: entry(m).instructions[2].ClearField("operand_ids"), "takes 2 operands, given 0"),
     (change(f"{ENTRY}.1.id", 1), "'main' is empty or repeats an id"),
     (change("computations.0.instructions.0.parameter_number", 5), "a parameter of number 1; its 2"),
     (change(f"{ENTRY}.0.shape.element_type", 0), "unknown element type 0"),

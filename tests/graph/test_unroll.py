@@ -116,11 +116,7 @@ def told(graph, name):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize(
-    "name",
-    [
-        *("scan", "groups"),
-        *slow("fori_loop", "rematerialized", "reverse"),
-    ],
+    "name", [*("scan", "groups"), *slow("fori_loop", "rematerialized", "reverse")]
 )
 def test_unroll__the_same_chain_and_plan(name):
     _, result, other = pair(name)

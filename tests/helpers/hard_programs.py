@@ -363,10 +363,7 @@ def keys_handed_on() -> Program:
         with named_scope("update"):
             return sgd(gradients, params), keys, value
 
-    params = {
-        "layers": {"kernel": floats(3, 16, 16), "bias": floats(3, 16)},
-        "head": layer(16, 10),
-    }
+    params = {"layers": {"kernel": floats(3, 16, 16), "bias": floats(3, 16)}, "head": layer(16, 10)}
     return Program(
         step,
         (params, VECTORS, _KEYS((3, 2))),

@@ -103,13 +103,7 @@ case("scatter", lambda t, i, u: t.at[i].set(u), TABLE, PLACES, UPDATES)
 case("scatter_add", lambda t, i, u: t.at[i].add(u), TABLE, PLACES, UPDATES)
 case("scatter_mul", lambda t, i, u: t.at[i].mul(u), TABLE, PLACES, UPDATES)
 case("scatter_min", lambda t, i, u: t.at[i].min(u), TABLE, PLACES, UPDATES)
-case(
-    "scatter_batched",
-    jax.vmap(lambda t, i, u: t.at[i].add(u)),
-    shape(3, 20, 8),
-    PLACES,
-    UPDATES,
-)
+case("scatter_batched", jax.vmap(lambda t, i, u: t.at[i].add(u)), shape(3, 20, 8), PLACES, UPDATES)
 case("one_hot", lambda i: jax.nn.one_hot(i, 7), PLACES)
 
 # Products.

@@ -273,11 +273,7 @@ def mlp(params: Tree, batch: Tree) -> Array:
     return cross_entropy(dense(params["head"], x), batch["y"])
 
 
-def adam_program(
-    loss: Callable[[Tree, Tree], Array],
-    params: Tree,
-    batch: Tree,
-) -> Program:
+def adam_program(loss: Callable[[Tree, Tree], Array], params: Tree, batch: Tree) -> Program:
     """``step(params, opt_state, batch)`` with Adam, and the truth of its inputs."""
 
     def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:

@@ -249,12 +249,7 @@ op("reduce-window", "cumprod", lambda x: jnp.cumprod(x, 0), X)
 op("reduce-window", "cummax", lambda x: lax.cummax(x, 1), X)
 op("reduce-window", "cumlogsumexp", lambda x: lax.cumlogsumexp(x, 1), X)
 op("select-and-scatter", "max pool", gradient(pool(lax.max, -jnp.inf)), IMAGES)
-op(
-    "select-and-scatter",
-    "overlapping",
-    gradient(pool(lax.max, -jnp.inf, (1, 3, 3, 1))),
-    IMAGES,
-)
+op("select-and-scatter", "overlapping", gradient(pool(lax.max, -jnp.inf, (1, 3, 3, 1))), IMAGES)
 op("sort", "rows", lambda x: jnp.sort(x, 0), X)
 op("sort", "pairs", lambda x, y: lax.sort((x, y), num_keys=1), X, X)
 op("sort", "argsort", lambda x: jnp.argsort(x, 1), X)

@@ -10,11 +10,7 @@ from drawn_hybrids import best_of_orders, drawn_hetero
 import parenvs
 from parenvs.agents.hybrid.exact import exact_hybrid
 from parenvs.agents.hybrid.orders import Orders, speeds_of, swap_search
-from parenvs.agents.hybrid.subset_dp import (
-    lower_bound,
-    sandwich,
-    subset_search,
-)
+from parenvs.agents.hybrid.subset_dp import lower_bound, sandwich, subset_search
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.space import Constraints
 

@@ -9,12 +9,7 @@ import parenvs
 from benchmarks.make_sets import HETERO_SETS, HYBRID_SETS, PARTS, hybrid_set, main
 from parenvs import problem as load
 from parenvs.datasets.hybrid import problems
-from parenvs.datasets.hybrid.problems import (
-    SPEEDS,
-    TIERS,
-    drawn,
-    problem_sets,
-)
+from parenvs.datasets.hybrid.problems import SPEEDS, TIERS, drawn, problem_sets
 from parenvs.errors import ParenvsError, UnknownInstanceError
 from parenvs.instances import data_folder
 

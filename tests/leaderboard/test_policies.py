@@ -182,10 +182,7 @@ WRONG = [
     (mutated(NETWORK, "weights", "last.bias", value=[0.0] * 1025), "wider than"),
     (mutated(NETWORK, "weights", "context.weight", value=0.5), "field 'weights'"),
     (mutated(TABLE, "tables", value={}), "1 to 16 libraries"),
-    (
-        mutated(TABLE, "tables", LIBRARY, value=[[[0]]]),
-        "must have 8 x nodes x plans",
-    ),
+    (mutated(TABLE, "tables", LIBRARY, value=[[[0]]]), "must have 8 x nodes x plans"),
     (mutated(TABLE, "tables", LIBRARY, value=[[[0] * 65]] * 8), "at most 8 x 65 x 64"),
     (mutated(TABLE, "tables", LIBRARY, value=[[[1]]] * 8), "names plans out of 0 to 0"),
     (mutated(TABLE, "tables", LIBRARY, value=[[[-1]]] * 8), "names plans out of 0 to 0"),

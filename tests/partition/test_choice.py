@@ -16,14 +16,7 @@ from benchmarks.partition_sets import pool_row
 from parenvs.agents.partition.teacher import teach
 from parenvs.agents.partition.witnesses import find_witnesses, shortest
 from parenvs.core.sets import family_named
-from parenvs.datasets.partition.problems import (
-    LIMITS,
-    bank,
-    members,
-    named,
-    played,
-    problem_of,
-)
+from parenvs.datasets.partition.problems import LIMITS, bank, members, named, played, problem_of
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.partition.choice import PartitionChoiceEnv, PartitionChoiceVectorEnv
 from parenvs.tasks.partition.classes import conflict_matrix

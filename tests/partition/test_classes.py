@@ -128,10 +128,7 @@ def test_dimensions__scan_links_carried_state_and_body():
         return x + jnp.tanh(x @ up) @ down, None
 
     graph = lower(
-        lambda up, down, x: jax.lax.scan(layer, x, (up, down))[0],
-        (5, 3, 4),
-        (5, 4, 3),
-        (2, 3),
+        lambda up, down, x: jax.lax.scan(layer, x, (up, down))[0], (5, 3, 4), (5, 4, 3), (2, 3)
     )
     classes = dimension_classes(graph)
     tensors = graph.parameter_tensor

@@ -7,12 +7,7 @@ import partition_toys as toys
 import pytest
 
 from parenvs.cluster import DEVICES, Device
-from parenvs.tasks.partition.formulas import (
-    instruction_seconds,
-    paper_return,
-    paper_reward,
-    runs,
-)
+from parenvs.tasks.partition.formulas import instruction_seconds, paper_return, paper_reward, runs
 
 DEVICE = Device("toy", peak_flops=100.0, memory_bw=10.0, memory_bytes=1.0)
 

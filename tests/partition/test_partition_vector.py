@@ -8,10 +8,7 @@ from batches import MODES, assert_same, modes
 from cases import each, slow
 from gymnasium.vector import AutoresetMode
 
-from parenvs.tasks.partition.game import (
-    DataParallelVectorEnv,
-    OperatorPartitionVectorEnv,
-)
+from parenvs.tasks.partition.game import DataParallelVectorEnv, OperatorPartitionVectorEnv
 
 OPERATOR, BATCH = "OperatorPartition-v0", "DataParallel-v0"
 CLASSES = {OPERATOR: OperatorPartitionVectorEnv, BATCH: DataParallelVectorEnv}

@@ -8,12 +8,7 @@ import partition_toys as toys
 import pytest
 from cases import each
 
-from parenvs import (
-    ParenvsError,
-    Partitioning,
-    PartitionPlan,
-    load_graph,
-)
+from parenvs import ParenvsError, Partitioning, PartitionPlan, load_graph
 from parenvs.cluster import Cluster, choose_cluster
 from parenvs.errors import ClusterError, UnknownInstanceError
 from parenvs.tasks.partition.problem import load_partitioning

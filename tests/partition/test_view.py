@@ -13,12 +13,7 @@ from parenvs import judge
 from parenvs import view as viewer
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.tasks.partition.problem import load_partitioning
-from parenvs.tasks.partition.view import (
-    REPLICATED,
-    Cell,
-    cells,
-    grid,
-)
+from parenvs.tasks.partition.view import REPLICATED, Cell, cells, grid
 from parenvs.view.page import STAGE_COLORS
 from parenvs.view.words import duration, merged, size
 

@@ -11,10 +11,7 @@ import pytest
 from parenvs import ParenvsError, from_jax
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.cluster import choose_cluster
-from parenvs.tasks.partition.explain import (
-    explain,
-    explanation_text,
-)
+from parenvs.tasks.partition.explain import explain, explanation_text
 from parenvs.tasks.partition.problem import Partitioning, load_partitioning
 from parenvs.tasks.partition.words import Explainer
 

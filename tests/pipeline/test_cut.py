@@ -242,9 +242,7 @@ BATCHED = [
     {"instance": "t5-base", "cluster": "1x12:a100", "stages": 5, "micro_batches": 3},
 ]
 problems = pytest.mark.parametrize(
-    "kwargs",
-    [BATCHED[0], BATCHED[4], *slow(*BATCHED[1:4], BATCHED[5])],
-    ids=named,
+    "kwargs", [BATCHED[0], BATCHED[4], *slow(*BATCHED[1:4], BATCHED[5])], ids=named
 )
 both = partial(batches.both, PipelineCutVectorEnv)
 

@@ -30,10 +30,7 @@ def plan_of(toy, cuts=None, device_cuts=None, **changes):
     device_cuts = toy.device_cuts if device_cuts is None else device_cuts
     legal = toy.pipeline.plan(toy.cuts, toy.device_cuts)
     return replace(
-        legal,
-        cuts=tuple(cuts),
-        device_cuts=tuple(device_cuts),
-        **{"cut_after": (), **changes},
+        legal, cuts=tuple(cuts), device_cuts=tuple(device_cuts), **{"cut_after": (), **changes}
     )
 
 

@@ -14,13 +14,7 @@ from intra_op_files import FOLDER, needs_files
 from scipy.sparse.csgraph import connected_components
 
 from parenvs.datasets.references import INTRA_OP, references
-from parenvs.datasets.sharding.problems import (
-    BANKS,
-    SETS,
-    bank,
-    numbered,
-    set_names,
-)
+from parenvs.datasets.sharding.problems import BANKS, SETS, bank, numbered, set_names
 from parenvs.datasets.sharding.problems import drawn as drawn_problem
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.sharding.board import Board

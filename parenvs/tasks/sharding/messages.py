@@ -115,13 +115,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
 
 @compiled
 def sweep(
-    m: Arrays,
-    costs: Array,
-    messages: Array,
-    work: Array,
-    marginals: Array,
-    first: int,
-    last: int,
+    m: Arrays, costs: Array, messages: Array, work: Array, marginals: Array, first: int, last: int
 ) -> float:
     """Pass messages forward and backward once; return a lower bound of the minimum.
 

@@ -125,13 +125,7 @@ def test_evaluate_set__command(run, capsys, tmp_path):
 
 
 @pytest.mark.slow
-@each(
-    "name, family",
-    [
-        ("hybrid-outside", "gpt"),
-        ("hetero-8-test", None),
-    ],
-)
+@each("name, family", [("hybrid-outside", "gpt"), ("hetero-8-test", None)])
 def test_evaluate_set__of_rows(name, family):
     """The score is the best cost known over the plan's; of unequal servers it may exceed 1."""
     played, found = set_of(name), evaluate_set(last, name, family, first=3)
