@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -54,6 +55,7 @@ def tune(
         str | None, typer.Argument(help="The model; without one, that of the journal.")
     ] = None,
     cluster: options.ClusterText = None,
+    plot: terminal.Plot = None,
     as_json: terminal.Json = False,
     help_all: HelpAll = False,
 ) -> None:
@@ -91,6 +93,11 @@ def tune(
         terminal.say(f"written to {', '.join(map(str, paths.values()))}")
         terminal.say(f"next: parenvs tune --journal {files.journal} --tell SECONDS, or --oom")
         return
+    if plot is not None:
+        from parenvs.tasks.hybrid.tune.figure import draw
+        from parenvs.view.page import write
+
+        write(plot, partial(draw, study))
     _show(study, files.show, as_json)
 
 

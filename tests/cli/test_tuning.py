@@ -25,7 +25,8 @@ def test_tune__asks_is_told_and_shows(run, tmp_path):
     asked = json.loads(good(run("tune", *journal, "--json")))
     assert asked["number"] == 1 and asked["plan"]["batch"] == 64
     good(run("tune", *journal, "--oom"))
-    said = good(run("tune", *journal, "--show"))
+    said = good(run("tune", *journal, "--show", "--plot", tmp_path / "trials.png"))
+    assert (tmp_path / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert "out of memory" in said and "stacks: " in said and "times the activations" in said
     # A plan of one's own, with another tp.
     own = tmp_path / "own.json"

@@ -14,6 +14,7 @@ from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.rows import read_rows
 from parenvs.tasks.hybrid.stack import STACKS
+from parenvs.tasks.hybrid.tune.prior import priced, stacks_on
 
 SERVER = Cluster.parse("b200-server.json")
 SHAPE = load_shape("llama3-8b")
@@ -100,3 +101,12 @@ def test_report__says_what_was_measured():
     bare = planned(replace(SERVER, measured=few))
     assert bare.as_measured.startswith("with 3 of 17 kernels")
     assert Cluster.parse(bare.plan.cluster.to_json()) == bare.plan.cluster
+
+
+def test_tune__is_surer_where_the_machine_was_measured():
+    widths = []
+    for cluster in (SERVER, replace(SERVER, measured=None)):
+        plan, problem = planned(cluster).plan, Hybrid(HybridModel.of_shape(SHAPE), cluster, 8)
+        stacks = stacks_on(problem)[:1]
+        widths.append(np.std(priced(problem, stacks, plan).particles(stacks)))
+    assert widths[0] < 0.6 * widths[1]
