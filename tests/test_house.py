@@ -22,7 +22,6 @@ LAYERS = (
     ("compiled", "errors", "machine", "markdown"),
     ("files",),
     ("fields", "tensors"),
-    ("measured",),
     ("cluster",),
     ("core",),
     ("graph",),
@@ -51,7 +50,7 @@ TASKLESS = (
     "cli.leaderboard", "cli.options", "cli.planning", "cli.plans",
     "cli.tables", "cli.train", "clock", "cluster", "core", "diff", "exports",
     "fields", "files",
-    "graph", "instances", "leaderboard", "measured", "shardy", "tensors", "view", "wrappers",
+    "graph", "instances", "leaderboard", "shardy", "tensors", "view", "wrappers",
 )  # fmt: skip
 """Modules, by the beginnings of their names, that know no task."""
 LARGEST_FOLDER, LONGEST_FILE = 24, 1_000  # a task is one folder

@@ -43,11 +43,15 @@ def calibrate(
     ] = 67.2,
     model: Annotated[
         str | None,
-        typer.Option(help="Model whose layers' kernels are measured: a shape (default: a few)."),
+        typer.Option(help="The model whose kernels are measured, a shape (default: a few)."),
     ] = None,
-    tp: Annotated[str, typer.Option(help="Of --model: tensor-parallel degrees, as 1,2.")] = "1",
-    context: Annotated[str, typer.Option(help="Of --model: ranks that share tokens.")] = "1",
-    micro_batch: Annotated[str, typer.Option(help="Of --model: samples of a micro-batch.")] = "1",
+    tp: Annotated[str, typer.Option(help="Ranks that share every matrix, in --model: 1,2.")] = "1",
+    context: Annotated[
+        str, typer.Option(help="Ranks that share a sample's tokens, in --model.")
+    ] = "1",
+    micro_batch: Annotated[
+        str, typer.Option(help="Samples in a micro-batch of a replica, in --model.")
+    ] = "1",
     as_json: Json = False,
 ) -> None:
     """Measure this machine with PyTorch or JAX: products, memory, collectives; write a cluster.

@@ -14,10 +14,21 @@ import numpy as np
 from scipy.optimize import nnls
 
 from parenvs.clock.members import Shape, Timing
-from parenvs.cluster import DEVICES, Cluster, Device, read_cluster, sync_bytes
+from parenvs.cluster import (
+    DEVICES,
+    EXCHANGE,
+    GATHER,
+    OTHER,
+    PASSES,
+    ROLES,
+    Cluster,
+    Device,
+    Measured,
+    read_cluster,
+    sync_bytes,
+)
 from parenvs.errors import ClusterError, ParenvsError, one_line
 from parenvs.files import StrPath, write_text
-from parenvs.measured import EXCHANGE, GATHER, OTHER, PASSES, ROLES, Measured
 
 
 def fitted(

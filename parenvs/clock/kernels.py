@@ -19,13 +19,12 @@ from torch.utils import _pytree as pytree
 
 from parenvs.clock import members
 from parenvs.clock.members import Layers, Timing
-from parenvs.cluster import COLLECTIVES
+from parenvs.cluster import COLLECTIVES, FORWARD, PASSES, WEIGHT
 from parenvs.errors import ParenvsError, ProfileError, one_line
 from parenvs.graph.flow import reachable
 from parenvs.graph.python_source import torch_module
 from parenvs.graph.pytorch.export import Loss
 from parenvs.machine import LOOPBACK, awake_cores, hold_cores, stay_on, store_at
-from parenvs.measured import FORWARD, PASSES, WEIGHT
 
 # TF32 is no type of arrays: float32, multiplied with fewer bits.
 _TYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16,
@@ -84,7 +83,7 @@ def products(
 def attention(
     shapes: Sequence[tuple[int, ...]], repeats: int, kind: str
 ) -> dict[tuple[str, tuple[Any, ...]], list[float]]:
-    """Time causal attention in both passes; shapes as in ``parenvs.measured.Measured``."""
+    """Time causal attention in both passes; shapes as in ``parenvs.cluster.Measured``."""
     precision = "bf16" if kind == "cuda" else "fp32"
     time = partial(members.samples, repeats=repeats, warm_up=1, watch=watch_of(kind))
     found = {}

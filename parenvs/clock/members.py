@@ -296,7 +296,7 @@ def repeated(
 
 
 Shape = tuple[str, int, int, int, int]
-"""What a matrix product makes, groups, m, k and n, see ``parenvs.measured.Measured``."""
+"""What a matrix product makes, groups, m, k and n, see ``parenvs.cluster.Measured``."""
 
 
 def timed_products(

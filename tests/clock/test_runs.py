@@ -10,11 +10,10 @@ from commands import caller
 from parenvs import Cluster, Pipeline, StageProfile
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.comparison import of_plan, on_machine
-from parenvs.cluster import Device
+from parenvs.cluster import Device, Measured
 from parenvs.errors import ParenvsError
 from parenvs.exports.torch import torch_plan
 from parenvs.machine import cores, processor
-from parenvs.measured import Measured
 
 OLDER = "plans run on the tested PyTorch"
 WIDTH, SAMPLES, MICRO_BATCHES = 6, 2, 3

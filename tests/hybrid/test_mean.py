@@ -9,7 +9,7 @@ from cases import each
 import parenvs
 from parenvs.agents.hybrid.ranking import RANKED
 from parenvs.agents.planners import request_of
-from parenvs.measured import Measured
+from parenvs.cluster import Measured
 from parenvs.tasks.hybrid.explain import under
 from parenvs.tasks.hybrid.space import ANY, Constraints, UniformSpace, software_of
 from parenvs.tasks.hybrid.tune.prior import stacks_on

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.hybrid_predictions import predictions
-from parenvs.cluster import Cluster
-from parenvs.measured import Measured
+from parenvs.cluster import Cluster, Measured
 from parenvs.tasks.hybrid.layers import Split, TransformerBlock, kernels_of
 from parenvs.tasks.hybrid.model import HybridModel, load_shape
 from parenvs.tasks.hybrid.plan import HybridStage

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.cluster import FUSED_LOSS, LOSS, OTHER, PASSES, PERMUTE, ROLES, WEIGHT
 from parenvs.compiled import Figure
-from parenvs.measured import FUSED_LOSS, LOSS, OTHER, PASSES, PERMUTE, ROLES, WEIGHT
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import LOW, SELECTIVE, TILE, Machine
@@ -151,7 +151,7 @@ def matmul_seconds(
     """Seconds of ``batch`` products of (m, k) by (k, n): FLOPs or bytes, whichever takes longer.
 
     ``result``: bytes that an element of the product moves (default: those of a write); ``role``:
-    one of ``parenvs.measured.ROLES``. Where products like it were measured, it has their rate.
+    one of ``parenvs.cluster.ROLES``. Where products like it were measured, it has their rate.
     Fewer tiles than multiprocessors leave some of these idle; where the stack says so, the last
     wave of tiles does too, and tiles at the edges count as whole ones.
     """

@@ -11,10 +11,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from parenvs.cluster import Cluster
+from parenvs.cluster import PASSES, Cluster
 from parenvs.core.plan import ILLEGAL, TimedReport
 from parenvs.errors import ClusterError, PlanError
-from parenvs.measured import PASSES
 from parenvs.tasks.hybrid import schedules
 from parenvs.tasks.hybrid.formulas import Memory, Stages, Step, compose
 from parenvs.tasks.hybrid.layers import Split, kernels_of

@@ -15,11 +15,21 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from parenvs.cluster import DEVICES, EFFICIENCY, LINKS, Cluster, Device, Links
+from parenvs.cluster import (
+    DEVICES,
+    EFFICIENCY,
+    EXCHANGE,
+    GATHER,
+    LINKS,
+    OTHER,
+    Cluster,
+    Device,
+    Links,
+    Measured,
+)
 from parenvs.compiled import shared
 from parenvs.errors import PlanError, did_you_mean, shown
 from parenvs.fields import number, one_of, read, words
-from parenvs.measured import EXCHANGE, GATHER, OTHER, Measured
 from parenvs.tasks.hybrid.plan import SCHEDULES
 
 MULTIPROCESSORS = {
