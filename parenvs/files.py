@@ -117,6 +117,14 @@ def _write_through(path: StrPath, mode: str) -> Iterator[IO]:
         raise ParenvsError(f"{os.fspath(path)}: nobody reads from this pipe any more") from None
 
 
+def json_text(content: Any) -> str:
+    """Return JSON with a value on a line, rows of tables on one each."""
+    text = json.dumps(content, indent=1)
+    # Line breaks stand between values alone: in texts they are escaped.
+    row = re.compile(r"(?<=\n)( *\[)\n([^][{}]+)\n *\]")
+    return row.sub(lambda x: x[1] + re.sub(r"\n *", " ", x[2].strip()) + "]", text) + "\n"
+
+
 def write_text(path: StrPath, text: str) -> None:
     """Write ``text`` to ``path`` as UTF-8, completely or not at all."""
     with replacing(path, "w") as stream:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -28,7 +26,7 @@ from parenvs.cluster import (
     sync_bytes,
 )
 from parenvs.errors import ClusterError, ParenvsError, one_line
-from parenvs.files import StrPath, write_text
+from parenvs.files import StrPath, json_text, write_text
 
 
 def fitted(
@@ -141,10 +139,7 @@ class Calibration:
         content = self.cluster.to_json()
         assert isinstance(content, dict)
         content["provenance"] = self.provenance
-        text = json.dumps(content, indent=1)
-        # A kernel a line.
-        text = re.sub(r"\[[^][{}]+\]", lambda row: re.sub(r"\n\s*", " ", row[0]), text)
-        write_text(path, text + "\n")
+        write_text(path, json_text(content))
 
 
 def assembled(

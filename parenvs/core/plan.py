@@ -7,7 +7,6 @@ Each task minimizes a cost of its own. ``Price`` makes plans of all tasks compar
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,7 +21,7 @@ from parenvs.core.registry import OLD_NAMES, TASKS, refuse_removed, task_of
 from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError, ParenvsError, PlanError, refuse_unknown, shown
 from parenvs.fields import check, read
-from parenvs.files import StrPath, check_schema, read_json, write_text
+from parenvs.files import StrPath, check_schema, json_text, read_json, write_text
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -85,7 +84,7 @@ class Plan:
 
     def save(self, path: StrPath) -> None:
         """Write the plan as a JSON file."""
-        write_text(path, json.dumps(self.to_json(), indent=1) + "\n")
+        write_text(path, json_text(self.to_json()))
 
     def mismatches(self, name: str, fingerprint: str, settings: Mapping[str, Any]) -> list[str]:
         """Return why the plan is not for the problem with this name, fingerprint and settings."""
