@@ -231,6 +231,7 @@ def made_model(
     module, loss, inputs, keywords = torch_module(source, arguments)
     if not inputs and not keywords:
         raise ParenvsError(f"--args: {source} needs inputs; give --args NAME or FILE.py:NAME")
+    _drop_nothing(module)
     target = inputs[len(inputs) - (loss is not None) :]
     inputs = inputs[: len(inputs) - len(target)]
     module = by_position(module, len(inputs), list(keywords))
@@ -242,6 +243,7 @@ def made_model(
                 f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
             )
     size = next((len(x) for x in tensors if x.ndim), 1)
+    size = samples if any(samples in x.shape for x in tensors) else size
     # Repeated in order, so that every process can make the same batch alone.
     numbers = torch.arange(samples) % size
     batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in tensors)
@@ -250,6 +252,14 @@ def made_model(
     if len(batch) < 2:
         raise ParenvsError(f"--args: {source} has a loss, so its inputs need a target behind them")
     return module, loss, batch
+
+
+def _drop_nothing(module: nn.Module) -> None:
+    # Processes draw other masks than one device, so that nothing could be compared.
+    for part in module.modules():
+        rate = ("p",) if isinstance(part, nn.modules.dropout._DropoutNd) else ()
+        names = [x for x, y in vars(part).items() if "drop" in x and isinstance(y, float)]
+        vars(part).update(dict.fromkeys((*names, *rate), 0.0))
 
 
 def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:

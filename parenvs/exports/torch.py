@@ -1,4 +1,4 @@
-"""Plans as PyTorch's placements, parallel styles and pipelines, by names of modules.
+"""Plans as PyTorch's placements and pipelines, by names of modules.
 
 What is written here is data; ``parenvs.exports.parallel`` runs it (extra ``torch``).
 """
@@ -17,7 +17,7 @@ from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError
 from parenvs.exports.stages import layout_of, refuse, stages_of
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.layout import DATA, MODEL, Layout
+from parenvs.graph.layout import DATA, MODEL, Layout, against_stages
 
 WRITTEN_FOR = {"torch": "2.13"}
 """Versions with which what is exported was run."""
@@ -36,7 +36,6 @@ class TorchPlan:
         shapes: name of each parameter -> its shape; empty if the plan says nothing of parameters.
         placements: name of each parameter that is split -> its dimensions.
         inputs: name of each batch input that is split -> its dimensions.
-        styles: name of a module -> the parallel style that says the same as its placements.
         zero: 0 to 3: ``fully_shard`` over the replicas from 1 on.
         cuts: name of the module that begins each part of the model but the first.
         schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
@@ -53,7 +52,6 @@ class TorchPlan:
     shapes: dict[str, tuple[int, ...]]
     placements: dict[str, Split]
     inputs: dict[str, Split]
-    styles: dict[str, str]
     batch: int
     zero: int = 0
     cuts: tuple[str, ...] = ()
@@ -122,7 +120,7 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     """
     task = task_with(plan, Task.layout, Task.stages)
     layout: Layout | None = None
-    splits = _Splits({}, {}, {}, {})
+    splits = _Splits({}, {}, {})
     notes: tuple[str, ...] = ()
     if task.supports(Task.layout):
         layout = layout_of(plan, graph, eager=True)
@@ -131,6 +129,9 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     if task.supports(Task.stages):
         planned = stages_of(plan, graph, measured)
         _check_stages(planned)
+        if isinstance(graph, Graph):
+            names = [planned.names[first] for first, _ in planned.parts[1:]]
+            refuse((reason := against_stages(graph, names, planned.shared), reason))
         notes = planned.notes
     if layout is not None:
         layout.check_even("PyTorch")
@@ -162,16 +163,10 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
 
 
 def _check_stages(planned: Stages) -> None:
-    shared = planned.shared[0].replace("/", ".") if planned.shared else ""
     refuse(
         (
             planned.schedule not in SCHEDULES,
             f"schedule: {planned.schedule} is none of {', '.join(SCHEDULES)}, which run in PyTorch",
-        ),
-        (
-            shared,
-            f"cuts: {shared} is one weight on several stages, whose gradients PyTorch does not "
-            "sum; untie it, or plan one stage",
         ),
         (
             planned.micro_batches < len(planned.stages),
@@ -196,17 +191,18 @@ class _Splits(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     placements: dict[str, Split]
     inputs: dict[str, Split]
-    styles: dict[str, str]
 
 
 def _splits(layout: Layout) -> _Splits:
-    """Return the dimensions of weights and batch inputs that the axes split, and styles."""
+    """Return the dimensions of weights and batch inputs that the axes split."""
     graph, weights = layout.graph, (Role.VARIABLE, Role.FROZEN)
     names = [path.replace("/", ".") for path in graph.paths]
     roles, tensors = graph.parameter_role.tolist(), graph.parameter_tensor.tolist()
     rows = list(zip(names, roles, tensors, strict=True))
     shapes = {name: graph.shape(tensor) for name, role, tensor in rows if role in weights}
-    kernels = _operands(graph, "convolution", 1)
+    codes = [k for k, name in enumerate(graph.opcodes) if name == "convolution"]
+    convolutions = np.flatnonzero(np.isin(graph.opcode, codes))
+    kernels = set(graph.operands[graph.operand_offset[convolutions] + 1].tolist())
     splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for name, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
@@ -218,37 +214,4 @@ def _splits(layout: Layout) -> _Splits:
                     "cannot split; plan replicas alone"
                 )
             splits[role != Role.BATCH][name] = (split[0], split[1])
-    return _Splits(shapes, splits[True], splits[False], _styles(layout, splits[True]))
-
-
-def _operands(graph: Graph, opcode: str, number: int) -> set[int]:
-    """Tensors that are the operand of this number of an instruction with the opcode."""
-    codes = [k for k, name in enumerate(graph.opcodes) if name == opcode]
-    instructions = np.flatnonzero(np.isin(graph.opcode, codes))
-    return set(graph.operands[graph.operand_offset[instructions] + number].tolist())
-
-
-def _styles(layout: Layout, placements: dict[str, Split]) -> dict[str, str]:
-    """Parallel style of each module with a matrix, if it says the same as the placements.
-
-    A linear layer's weight is (outputs, inputs), an embedding's (words, features).
-    """
-    graph = layout.graph
-    tables = _operands(graph, "gather", 0)
-    tensors = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=False))
-    styles = {}
-    for name, (data, split) in placements.items():
-        module, _, kind = name.rpartition(".")
-        # Styles say how ranks of the model's axis split a matrix, and nothing else.
-        if kind != "weight" or data is not None or split is None:
-            continue
-        tensor = tensors[name.replace(".", "/")]
-        if len(graph.shape(tensor)) != 2:
-            continue
-        bias = placements.get(f"{module}.bias", (None, None))[1]
-        colwise = split == (1 if tensor in tables else 0)
-        # A rowwise layer adds its whole bias after the sum; a colwise one splits it.
-        has_bias = f"{module}/bias".replace(".", "/") in tensors
-        if not has_bias or (bias == 0) == colwise:
-            styles[module] = "ColwiseParallel" if colwise else "RowwiseParallel"
-    return styles
+    return _Splits(shapes, splits[True], splits[False])

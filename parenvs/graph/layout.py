@@ -5,13 +5,14 @@ An axis over neighbors is the last one of the mesh: ``model`` behind ``data``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from parenvs.errors import InfeasibleError, listed
+from parenvs.errors import InfeasibleError, listed, shown
 from parenvs.graph.checks import ELEMENT_TYPES
 from parenvs.graph.flow import Flow
 from parenvs.graph.graph import Graph, Role
@@ -33,6 +34,20 @@ def shape_text(graph: Graph, tensor: int) -> str:
     """Return type and shape of a tensor as text, ``f32[64,512,768]``."""
     kind = ELEMENT_TYPES[int(graph.element_type[tensor])][0]
     return f"{kind}[{','.join(map(str, graph.shape(tensor)))}]"
+
+
+def against_stages(graph: Graph, names: Sequence[str], shared: Sequence[str]) -> str:
+    """Return why PyTorch does not cut a module in front of layers, "" if it does."""
+    if shared:
+        return (
+            f"cuts: {shared[0].replace('/', '.')} is one weight on several stages, whose gradients "
+            "PyTorch does not sum; untie it, or plan one stage"
+        )
+    if graph.buffers is None:  # no module of PyTorch
+        return ""
+    modules = {path[:k] for path in graph.paths for k, x in enumerate(path) if x == "/"}
+    odd = [shown(name) for name in names if name not in modules]
+    return f"cuts: no module begins at {listed(odd)}; plan one stage" if odd else ""
 
 
 @dataclass(frozen=True)

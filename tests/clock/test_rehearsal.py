@@ -53,7 +53,7 @@ def plan(tmp_path, monkeypatch):
     (tmp_path / "latent_net.py").write_text(MODEL)
     monkeypatch.chdir(tmp_path)
     placements = {"down.weight": (None, 0)}
-    return TorchPlan("net", "hybrid", 1, 1, 2, {}, placements, {}, {}, SAMPLES)
+    return TorchPlan("net", "hybrid", 1, 1, 2, {}, placements, {}, SAMPLES)
 
 
 @pytest.mark.thorough

@@ -146,11 +146,11 @@ class Net(nn.Module):
         super().__init__()
         self.words = nn.Embedding(10, 6)
         self.layers = nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
-        self.head = nn.Linear(6, 10)
+        self.head, self.dropout = nn.Linear(6, 10), nn.Dropout(0.2)
     def forward(self, words, mask=None, labels=None):
         x = self.words(words) * mask[..., None]
         for layer in self.layers:
-            x = x + torch.tanh(layer(x))
+            x = x + self.dropout(torch.tanh(layer(x)))
         logits = self.head(x)
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return {"loss": loss, "logits": logits}

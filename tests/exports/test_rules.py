@@ -116,7 +116,7 @@ def test_parallel__shares_of_parts_are_not_shared_by_replicas_again():
 
     plan = TorchPlan(
         "net", "hybrid", 1, 2, 2, {"weight": (3, 4, 4), "bias": (3, 4)},
-        {"weight": (None, 1)}, {}, {}, batch=8, zero=2,
+        {"weight": (None, 1)}, {}, batch=8, zero=2,
     )  # fmt: skip
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=4)
     try:

@@ -28,7 +28,7 @@ def hybrid(graph, stages=((0, 1), (1, 3)), devices=4, tp=2, **options):
     return replace(plan, **options)
 
 
-def test_torch_plan__names_placements_styles_and_cuts(graph):
+def test_torch_plan__names_placements_and_cuts(graph):
     found = torch_plan(hybrid(graph), graph)
     assert (found.pipe, found.data, found.model) == (2, 1, 2)
     assert found.cuts == ("layers.1",) and found.schedule == "1F1B" and found.micro_batches == 4
@@ -36,9 +36,6 @@ def test_torch_plan__names_placements_styles_and_cuts(graph):
     assert found.placements["layers.2.q.bias"] == (None, 0)
     assert found.placements["layers.2.out.weight"] == (None, 1)
     assert "layers.2.out.bias" not in found.placements
-    styles = {name.split(".")[-1]: style for name, style in found.styles.items()}
-    assert styles["q"] == styles["up"] == styles["head"] == "ColwiseParallel"
-    assert styles["out"] == styles["down"] == "RowwiseParallel"
     content = json.loads(json.dumps(found.to_json()))
     placement = {"data": "Replicate()", "model": "Shard(dim=0)"}
     assert content["placements"]["layers.0.up.weight"] == placement
@@ -181,6 +178,36 @@ def test_apart__replicas_whose_batch_no_dimension_splits(first_of_two):
     assert meter.traffic["all-reduce"][0] == len(list(module.parameters()))
 
 
+class Bare(torch.nn.Module):
+    """Layers by a name that loops have, too, as modules or as weights alone."""
+
+    def __init__(self, is_list):
+        super().__init__()
+        weights = (torch.nn.Parameter(torch.randn(6, 6)) for _ in range(4))
+        layers = (torch.nn.Linear(6, 6) for _ in range(4))
+        self.body = torch.nn.ModuleList(layers) if is_list else torch.nn.ParameterList(weights)
+
+    def forward(self, x):
+        for layer in self.body:
+            x = torch.tanh(layer(x) if isinstance(layer, torch.nn.Module) else x @ layer)
+        return x
+
+
+@pytest.mark.parametrize("is_list", [False, True])
+def test_plans__of_stages_begin_with_modules(is_list):
+    graph = parenvs.from_torch(Bare(is_list), torch.randn(8, 6))
+    target = parenvs.problem(graph, "1x2:v100", task="hybrid", batch=8, precision="fp32")
+    limits = {"pp": 2, "tp": 1, "micro_batch": 1, "recompute": ("none",), "uneven": True}
+    plan = parenvs.plan(target, "uniform", constraints=limits).plan
+    if is_list:
+        assert torch_plan(plan, graph).cuts == ("body.2",)
+        return
+    with pytest.raises(ParenvsError, match=r"cuts: no module begins at 'body/2'; plan one"):
+        torch_plan(plan, graph)
+    with pytest.raises(ParenvsError, match=r"runs as it is \(cuts: no module begins at 'body/1'"):
+        parenvs.plan(target, "uniform", constraints={**limits, "framework": "torch"})
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_tied", [False, True])
 def test_plans__of_stages_share_no_weight(example, is_tied):
@@ -202,7 +229,7 @@ def test_plans__of_stages_share_no_weight(example, is_tied):
         return
     with pytest.raises(ParenvsError, match=r"cuts: \w+\.weight is one weight on several stages"):
         torch_plan(plan, graph)
-    with pytest.raises(ParenvsError, match="is one that torch runs as it is"):
+    with pytest.raises(ParenvsError, match=r"torch runs as it is \(cuts: \w+\.weight is one"):
         parenvs.plan(target, "uniform", constraints=of_torch)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from parenvs.compiled import Array
 from parenvs.graph.flow import PRODUCTS
 from parenvs.graph.graph import Role
+from parenvs.graph.layout import against_stages
 from parenvs.graph.opcodes import bytes_of
 from parenvs.tasks.hybrid.graph_program import (
     BACKWARD,
@@ -616,6 +617,12 @@ class Work:
     def is_tied(self, labels: list[int]) -> bool:
         """Whether a weight is read by the head, and by something in front of it."""
         return labels[0] < labels[-1] == self.program.layers + 1
+
+    @cached_property
+    def against_stages(self) -> str:
+        """See ``against_stages``."""
+        names = self.program.borders.names[1:]
+        return against_stages(self.program.graph, names, list(self.shared))
 
     def tied_elements(self, tp: int = 1, trained: bool = False) -> float:
         """Numbers, on a rank, of (trained) weights that the head and an earlier layer share."""

@@ -67,15 +67,14 @@ class Framework:
 def _torch(plans: Uniform, model: HybridModel) -> Any:
     """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
 
-    They sum no gradients of a weight that several stages hold; DTensors split no convolutions. A
-    shape has no modules.
+    Not every module can be cut; DTensors split no convolutions. A shape has no modules.
     """
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
     fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
     if model.work is None:
         return np.zeros_like(fits)
-    fits &= (plans.pp == 1) | (not model.work.shared)
+    fits &= (plans.pp == 1) | (not model.work.against_stages)
     return fits & ((plans.tp == 1) | (not model.work.splitting.convolves))
 
 
@@ -397,9 +396,11 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     runs = runs_of(plans, problem.model, limits.framework)
     if not runs.size:
         who = "a framework" if limits.framework == ANY else limits.framework
+        work = problem.model.work if (plans.pp > 1).all() else None
+        reason = f" ({work.against_stages})" if work and work.against_stages else ""
         raise InfeasibleError(
-            f"{where}: none of the {plans.size} uniform plans is one that {who} runs as it is; "
-            f"--for {FREE} plans without one"
+            f"{where}: none of the {plans.size} uniform plans is one that {who} runs as it is"
+            f"{reason}; --for {FREE} plans without one"
         )
     return runs
 

@@ -60,11 +60,17 @@ def scopes_of(name: str, of_graph: bool) -> tuple[Path, str]:
     parts = name.split("/")
     operation = parts.pop().partition("_general")[0] if of_graph else ""  # dot, conv
     scopes = []
+    outer = ""
     for part in parts:
+        # Authors have modules of that name, too.
+        is_authors = part == "body" and not outer.startswith("while")
+        outer = part
         iteration = _ITERATION.fullmatch(part)
         if iteration and iteration[1] in _NO_SCOPE:
             scopes.append(iteration[2])
-        elif part not in _NO_SCOPE and "->" not in part:  # an arrow: the formula of an einsum
+        elif (
+            part not in _NO_SCOPE or is_authors
+        ) and "->" not in part:  # an arrow: the formula of an einsum
             scopes.append(part)
     return tuple(scopes), operation
 
