@@ -106,6 +106,7 @@ class States:
         single: Mapping[str, Array],
         again: Mapping[str, Array],
         actual: Mapping[str, Array],
+        *,
         tolerance: float = STATE_TOLERANCE,
     ) -> States:
         """Compare, by name.
@@ -146,7 +147,7 @@ class States:
         least = _NEGLIGIBLE * max(norms.values(), default=0.0)
         large = {name: x for name, x in single.items() if not norms[name] < least}
         zeros = {name: np.zeros_like(x) for name, x in large.items()}
-        states = cls.of(zeros, large, again, actual, _GRADIENT_TOLERANCE)
+        states = cls.of(zeros, large, again, actual, tolerance=_GRADIENT_TOLERANCE)
         return replace(states, still=tuple(norms.keys() - large.keys()))
 
     def text(self, what: str = "state after the last step", whole: str = "change") -> str:
