@@ -46,7 +46,7 @@ from parenvs.cluster import group_bandwidth, same_server
 from parenvs.compiled import Array, compiled, warm
 from parenvs.tasks.pipeline import formulas
 from parenvs.tasks.pipeline.problem import Pipeline
-from parenvs.tasks.pipeline.spaces import distinct_pivots
+from parenvs.tasks.pipeline.sweeps import pivots_of
 
 SLACK = 1e-12
 """Relative: plans that beat the incumbent by less than this are not looked for. It is far above
@@ -604,8 +604,7 @@ class Relaxation:
 
     def __init__(self, pipeline: Pipeline, deadline: float = np.inf) -> None:
         self.pipeline, self.deadline, self._work = pipeline, deadline, 0
-        variables, pivots = pipeline.variable_sum, distinct_pivots(pipeline)
-        self._pivots = pivots[(variables[pivots] > 0) & (variables[pivots] < variables[-1])]
+        self._pivots = pivots_of(pipeline)[1:-1]
         self._excluded: list[tuple[float, float]] = []
         self._possible: list[tuple[float, float]] = []
         self._levels: list[tuple[Chain, Array, int]] = []

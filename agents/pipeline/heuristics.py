@@ -172,8 +172,7 @@ def pipedream(pipeline: Pipeline) -> Answer:
 def bottleneck_seconds(pipeline: Pipeline, cuts: Array, device_cuts: Array) -> float:
     """Seconds of the slowest stage or link of a plan."""
     cluster = pipeline.cluster
-    p = np.concatenate([[0], cuts, [len(pipeline.profile)]])
-    d = np.concatenate([[0], device_cuts, [cluster.devices]])
+    p, d = pipeline.boundaries(cuts, device_cuts)
     stages = [
         np.diff(_stage_sums(pipeline, d[k], d[k + 1])[p[k : k + 2]])[0] for k in range(len(p) - 1)
     ]
@@ -253,10 +252,8 @@ def to_whole_samples(pipeline: Pipeline, plan: Cuts) -> Cuts:
     Raises:
         InfeasibleError: no device cuts of so many stages are of whole samples.
     """
-    cuts, device_cuts = (np.asarray(x, dtype=np.int64) for x in plan)
-    devices = np.concatenate([[0], device_cuts, [pipeline.cluster.devices]])
+    pivots, devices = pipeline.boundaries(*plan)
     if not pipeline.is_group[np.diff(devices)].all():
-        check_split(pipeline.with_stages(len(cuts) + 1))
-        pivots = np.concatenate([[0], cuts, [len(pipeline.profile)]])
+        check_split(pipeline.with_stages(len(pivots) - 1))
         to_groups(tables_of(pipeline), pivots, devices)
-    return cuts, devices[1:-1]
+    return pivots[1:-1], devices[1:-1]

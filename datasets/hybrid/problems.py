@@ -28,6 +28,7 @@ import numpy as np
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
+from parenvs.datasets.pipeline.families import log_uniform
 from parenvs.datasets.references import HYBRID, SAME, costs_of
 from parenvs.errors import ParenvsError, UnknownInstanceError, refuse_unknown
 from parenvs.instances import data_folder
@@ -189,7 +190,7 @@ def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hy
 
 def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
     width = int(rng.choice((64, 128)))  # of a head
-    hidden = _multiple(_log_uniform(rng, *ranges.hidden), 4 * width)
+    hidden = _multiple(log_uniform(rng, *ranges.hidden), 4 * width)
     servers, device = int(rng.choice(ranges.servers)), str(rng.choice(DEVICES))
     cluster = _cluster(servers, device)
     cluster = replace(cluster, nic_bw=float(rng.choice(ranges.networks)), name="")
@@ -200,7 +201,7 @@ def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -
         rest["kv_heads"] = 4
     shape = TransformerShape(
         name,
-        layers=round(_log_uniform(rng, *ranges.layers)),
+        layers=round(log_uniform(rng, *ranges.layers)),
         hidden=hidden,
         heads=heads,
         sequence=int(rng.choice(ranges.sequences)),
@@ -283,10 +284,6 @@ def _shape(tier: Tier, rng: np.random.Generator, name: str, cluster: Cluster) ->
 
 def _cluster(servers: int, device: str) -> Cluster:
     return Cluster.parse(f"{servers}x{DEVICES_PER_SERVER}:{device}")
-
-
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
-    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
 def _multiple(number: float, of: int) -> int:

@@ -14,7 +14,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from parenvs.datasets.models.model import Array, Shapes, Tree, floats, integers, weight
 
-Activation = Callable[[Array], Array]
+Layer = Callable[[Tree, Array], Array]
 
 
 def linear(weights: Tree, name: str, x: Array, features: int) -> Array:
@@ -53,7 +53,7 @@ KEPT = "kept"
 """Name of the results that ``recomputing`` keeps besides products with weights."""
 
 
-def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array], Array]:
+def recomputing(block: Layer) -> Layer:
     """Return a layer whose backward pass recomputes norms, activations and rotations.
 
     Products with weights and what is called ``KEPT`` stay (arXiv 2205.05198).
@@ -67,9 +67,7 @@ def recomputing(block: Callable[[Tree, Array], Array]) -> Callable[[Tree, Array]
     return lambda w, x: block(w, x) if isinstance(w, Shapes) else recomputed(w, x)
 
 
-def run_stack(
-    weights: Tree, x: Array, block: Callable[[Tree, Array], Array], layers: int, scanned: bool
-) -> Array:
+def run_stack(weights: Tree, x: Array, block: Layer, layers: int, scanned: bool) -> Array:
     """Send ``x`` through a stack of equal layers; ``block(weights, x)`` is one of them.
 
     With ``scanned`` each array has a leading dimension of layers, else each layer is apart, as
@@ -89,12 +87,12 @@ def run_stack(
     return x
 
 
-def rms_norm(weights: Tree, name: str, x: Array, epsilon: float = 1e-5) -> Array:
+def rms_norm(weights: Tree, name: str, x: Array) -> Array:
     """Divide the last dimension of ``x`` by its root mean square, and scale it."""
     with named_scope("norm"):
         # Squares of bfloat16 lose too many digits to be averaged.
         y = x.astype(jnp.float32)
-        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + epsilon)
+        y = y * lax.rsqrt(jnp.square(y).mean(-1, keepdims=True) + 1e-5)
         return y.astype(x.dtype) * weight(weights, name, x.shape[-1])
 
 
@@ -227,21 +225,13 @@ def attention(
     return projected("o", context.reshape(batch, queries, -1), width)
 
 
-def feed_forward(
-    weights: Tree, x: Array, hidden: int, activation: Activation = jax.nn.gelu
-) -> Array:
+def feed_forward(weights: Tree, x: Array, hidden: int) -> Array:
     """Apply two dense layers, ``up`` and ``down``, with an activation between them."""
-    return dense(weights["down"], activation(dense(weights["up"], x, hidden)), x.shape[-1])
+    return dense(weights["down"], jax.nn.gelu(dense(weights["up"], x, hidden)), x.shape[-1])
 
 
 def transformer_layer(
-    weights: Tree,
-    x: Array,
-    heads: int,
-    hidden: int,
-    causal: bool = False,
-    recompute: bool = False,
-    activation: Activation = jax.nn.gelu,
+    weights: Tree, x: Array, heads: int, hidden: int, causal: bool = False, recompute: bool = False
 ) -> Array:
     """Apply self-attention and a feed-forward block, both behind a norm and beside a residual."""
     with named_scope("attention"):
@@ -249,7 +239,7 @@ def transformer_layer(
         x += attention(weights["attention"], y, y, heads, causal=causal, recompute=recompute)
     with named_scope("ffn"):
         y = layer_norm(weights["ffn_norm"], x)
-        return x + feed_forward(weights["ffn"], y, hidden, activation)
+        return x + feed_forward(weights["ffn"], y, hidden)
 
 
 def patches(weights: Tree, images: Array, size: int, width: int) -> Array:
@@ -290,6 +280,12 @@ def classified(params: Tree, batch: Tree, classes: int, features: Callable[[], A
 def labeled_images(batch_size: int, image: int) -> Tree:
     """Return the shapes of a batch of square RGB images, each with the number of its class."""
     return {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
+
+
+def noised_latents(batch_size: int, image: int, features: int) -> Tree:
+    """Return the shapes of a batch of latents, their noise, and the diffusion step of each."""
+    latents = floats(batch_size, image, image, features)
+    return {"latents": latents, "noise": latents, "steps": integers(batch_size)}
 
 
 def labeled_tokens(batch_size: int, tokens: int) -> Tree:

@@ -62,7 +62,7 @@ def _grouped_attention(weights: Tree, x: Array, heads: int, kv_heads: int, base:
 
 
 def _decoder(
-    block: Callable[[Tree, Array], Array], layers: int, width: int, vocab: int, scanned: bool
+    block: nn.Layer, layers: int, width: int, vocab: int, scanned: bool
 ) -> Callable[[Tree, Tree], Array]:
     """The loss of a decoder with RMSNorm whose tables of inputs and outputs are apart."""
 

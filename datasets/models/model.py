@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
@@ -94,9 +94,9 @@ def adam(learning_rate: float = 1e-3, beta2: float = 0.999, decay: float = 0.0) 
     return Optimizer(name, init, update)
 
 
-def adamw(learning_rate: float = 1e-3, decay: float = 0.1, beta2: float = 0.95) -> Optimizer:
+def adamw() -> Optimizer:
     """Return AdamW with the settings of language models (arXiv 2005.14165, appendix B)."""
-    return adam(learning_rate, beta2=beta2, decay=decay)
+    return adam(beta2=0.95, decay=0.1)
 
 
 def momentum(learning_rate: float = 0.1, rate: float = 0.9) -> Optimizer:
@@ -197,12 +197,8 @@ class Model:
         if not self.mixed:
             return params
         with named_scope("cast"):
-            return {
-                key: part
-                if key in self.kept
-                else jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), part)
-                for key, part in params.items()
-            }
+            half = partial(jax.tree.map, lambda leaf: leaf.astype(jnp.bfloat16))
+            return {key: x if key in self.kept else half(x) for key, x in params.items()}
 
 
 def forward(model: Model) -> tuple[Callable[..., Any], tuple[Any, ...]]:

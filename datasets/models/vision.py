@@ -133,17 +133,12 @@ def dit(
             error = x.astype(jnp.float32) - noise.transpose(0, 1, 3, 2, 4, 5)
             return jnp.square(error).mean()
 
-    latents = floats(batch_size, image, image, features)
     line = (
         f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents"
     )
     trained_as = "arXiv 2212.09748, section 4: batch 256, AdamW"
-    batch = {
-        "latents": latents,
-        "noise": latents,
-        "steps": integers(batch_size),
-        "labels": integers(batch_size),
-    }
+    labels = integers(batch_size)
+    batch = {**nn.noised_latents(batch_size, image, features), "labels": labels}
     return Model("dit", line, "arXiv 2212.09748", loss, batch, trained_as, adam(1e-4))
 
 
@@ -362,15 +357,10 @@ def unet(
         with named_scope("loss"):
             return jnp.square(x.astype(jnp.float32) - batch["noise"]).mean()
 
-    latents = floats(batch_size, image, image, features)
     line = f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text"
     trained_as = "Stable Diffusion v1 model card: batch 2,048, AdamW"
-    batch = {
-        "latents": latents,
-        "noise": latents,
-        "steps": integers(batch_size),
-        "text": floats(batch_size, *text),
-    }
+    encoded = floats(batch_size, *text)
+    batch = {**nn.noised_latents(batch_size, image, features), "text": encoded}
     source = "arXiv 2112.10752; Stable Diffusion v1 model card"
     return Model("unet", line, source, loss, batch, trained_as, adam(1e-4, decay=0.01))
 

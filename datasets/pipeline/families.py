@@ -77,9 +77,8 @@ def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
     decoder = _stack(rng, np.concatenate([attention, attention, forward]), body - in_encoder)
     table = 0.0 if rng.random() < 0.5 else vocabulary  # the embedding is tied or not
     decoder_side = np.concatenate([[[0.01, table, 1.0]], decoder, _logits(rng, head, vocabulary)])
-    decoder_side[:, [COMPUTE, CUT]] *= rng.uniform(
-        0.3, 1.5
-    )  # tokens of the decoder per token of the encoder
+    # Tokens of the decoder per token of the encoder.
+    decoder_side[:, [COMPUTE, CUT]] *= rng.uniform(0.3, 1.5)
     decoder_side[: len(decoder), CUT] += 1.0  # the encoder's output, up to its last reader
     front = _embedding(n - len(encoder) - len(decoder_side), vocabulary)
     return _chain(rng, np.concatenate([front, encoder, decoder_side]))
@@ -92,9 +91,8 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
     """
     dense, loss = int(rng.integers(1, 6)), int(rng.integers(0, n // 5))
     body = n - 1 - dense - loss
-    if rng.random() < 0.5:
-        operations = _plain_block()
-    else:
+    operations = np.array([[1.0, 1.0, 1.0], [0.01, 0.002, 1.0], [0.005, 0.0, 1.0]])
+    if rng.random() >= 0.5:
         operations = _narrow_block(rng.uniform(0.25, 1.0), 0.25, 0.5)
     per_block = int(rng.integers(1, min(len(operations), body // 4) + 1))
     blocks = body // per_block
@@ -221,10 +219,6 @@ def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarr
     rows[0, COMPUTE] = vocabulary
     rows[0, WEIGHTS] = vocabulary if rng.random() < 0.5 else 0.001
     return rows
-
-
-def _plain_block() -> np.ndarray:
-    return np.array([[1.0, 1.0, 1.0], [0.01, 0.002, 1.0], [0.005, 0.0, 1.0]])
 
 
 def _narrow_block(width: float, outer: float, middle: float) -> np.ndarray:

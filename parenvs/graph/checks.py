@@ -225,7 +225,9 @@ def faults(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -
         kinds: number of the values of ``phase`` and of ``parameter_role``.
     """
     # Each step relies on what those before it have checked, so the first reason counts.
-    yield from _wrong_types(arrays, types)
+    for key, array in arrays.items():
+        if array.dtype.str != types[key] or array.ndim != 1:
+            yield key, f"it must have one dimension and element type {types[key]}"
     yield from _wrong_texts(arrays)
     yield from _wrong_offsets(arrays)
     yield from _out_of_range(arrays, kinds)
@@ -239,12 +241,6 @@ def faults(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -
 def texts_of(array: np.ndarray) -> list[str]:
     """Return the texts of a table of newline-joined UTF-8."""
     return array.tobytes().decode().split("\n")
-
-
-def _wrong_types(arrays: Arrays, types: Mapping[str, str]) -> Faults:
-    for key, array in arrays.items():
-        if array.dtype.str != types[key] or array.ndim != 1:
-            yield key, f"it must have one dimension and element type {types[key]}"
 
 
 def _wrong_texts(arrays: Arrays) -> Faults:

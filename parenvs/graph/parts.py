@@ -177,11 +177,14 @@ def _find_cuts(
     cuts: dict[int, Cut] = {}
     confirmed: set[int] = set()
 
+    whole = [jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
+
     def trace(tried: dict[int, Cut], ties: Ties) -> list[Any]:
         def run(given: Any) -> list[Any]:
             return list(map(filled, _interpret(closed, tried, given, ties)))
 
-        return list(map(form_of, jax.eval_shape(run, _abstract(leaves, tried))))
+        shapes = (_split_leaf(x, *tried[k]) if k in tried else x for k, x in enumerate(whole))
+        return list(map(form_of, jax.eval_shape(run, list(shapes))))
 
     for attempt in range(min(_ROUNDS, max(map(len, candidates.values()), default=0))):
         open_ways = {
@@ -209,11 +212,6 @@ def _interpret(closed: Any, cuts: dict[int, Cut], inputs: Sequence[Any], ties: T
     ]
     sizes = split_sizes(closed.jaxpr)[1]
     return Interpreter(ties, sizes).run(closed.jaxpr, closed.consts, values)
-
-
-def _abstract(leaves: Sequence[Any], cuts: dict[int, Cut]) -> list[Any]:
-    shapes = [jax.ShapeDtypeStruct(x.shape, x.dtype) if hasattr(x, "dtype") else x for x in leaves]
-    return [_split_leaf(shape, *cuts[k]) if k in cuts else shape for k, shape in enumerate(shapes)]
 
 
 def _by_range(parts: Sequence[Any], sizes: Sizes) -> dict[str, Any]:

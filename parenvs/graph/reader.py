@@ -77,7 +77,8 @@ def by_id(computation: Any) -> list[Any]:
     """
     nodes = list(computation.instructions)
     for order in (sorted(nodes, key=lambda node: node.id), nodes):
-        if _is_topological(order):
+        place, late = {node.id: k for k, node in enumerate(order)}, len(order)
+        if all(place.get(i, late) < k for k, x in enumerate(order) for i in x.operand_ids):
             return order
     from parenvs.graph.text import topological_order  # it loads scipy
 
@@ -85,12 +86,6 @@ def by_id(computation: Any) -> list[Any]:
     predecessors = [[position_of[i] for i in set(x.operand_ids) if i in position_of] for x in nodes]
     ordered = list(topological_order(predecessors, lambda position: position))
     return [nodes[i] for i in ordered] if len(ordered) == len(nodes) else nodes
-
-
-def _is_topological(nodes: Sequence[Any]) -> bool:
-    position = {node.id: k for k, node in enumerate(nodes)}
-    late = len(nodes)
-    return all(position.get(i, late) < k for k, x in enumerate(nodes) for i in x.operand_ids)
 
 
 _BYTECODE = b"ML\xefR"

@@ -201,7 +201,12 @@ def parse(text: str, where: str = "HLO text") -> Any:
                 raise HloError(f"{where}: line {number}: '}}' behind no instruction")
             _restore_ids(computation)
             if computation.id == module.entry_computation_id:
-                _argument_paths(computation)
+                # The ``op_name`` that JAX's names were made from: it calls the argument
+                # ``params['layers'][0]['q']`` ``params__layers___0___q__``. Keys with underscores
+                # at an end, and attributes (``state.mu``), cannot be recognized: such names stay.
+                for node in computation.instructions:
+                    if node.opcode == "parameter" and not node.metadata.op_name:
+                        node.metadata.op_name = argument_path(re.sub(r"\.\d+$", "", node.name))
             computation = None
         elif computation is not None and line.strip():
             try:
@@ -395,17 +400,6 @@ def _restore_ids(computation: Any) -> None:
     for node in instructions:
         node.id = new_id[node.id]
         node.operand_ids[:] = [new_id[i] for i in node.operand_ids]
-
-
-def _argument_paths(entry: Any) -> None:
-    """Give the entry's parameters the ``op_name`` that JAX's names were made from.
-
-    JAX calls the argument ``params['layers'][0]['q']`` ``params__layers___0___q__``. Keys with
-    underscores at an end, and attributes (``state.mu``), cannot be recognized: such names stay.
-    """
-    for node in entry.instructions:
-        if node.opcode == "parameter" and not node.metadata.op_name:
-            node.metadata.op_name = argument_path(re.sub(r"\.\d+$", "", node.name))
 
 
 def argument_path(name: str) -> str:

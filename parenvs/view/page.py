@@ -280,9 +280,9 @@ def draw_memory(
     axes.xaxis.set_major_formatter(lambda x, _: size(x, tick=True))
 
 
-def text_inches(words: str, font: float, bold: bool = False) -> float:
+def text_inches(words: str, font: float) -> float:
     """Width of a text, estimated from its length (a little generous)."""
-    return len(words) * font * (0.63 if bold else 0.54) / 72
+    return len(words) * font * 0.54 / 72
 
 
 def stage_color(stage: int) -> str:

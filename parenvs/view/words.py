@@ -178,14 +178,11 @@ def merged(paths: Sequence[str], keys: Sequence[Hashable]) -> list[tuple[str, li
     # Equal but for the last number of the layer: the same part of several layers.
     groups: dict[tuple[str, str, Hashable], list[tuple[str, int]]] = {}
     for index, (layer, name) in enumerate(layers(paths)):
-        path, number = paths[index], ""
-        before, after = path, ""
-        numbers = list(re.finditer(r"\d+", layer or name))
         # The layer begins the path; without one, the name is the path.
-        if numbers:
-            start, end = numbers[-1].span()
-            before, number, after = path[:start], path[start:end], path[end:]
-        groups.setdefault((before, after, keys[index]), []).append((number, index))
+        path, spans = paths[index], [x.span() for x in re.finditer(r"\d+", layer or name)]
+        start, end = spans[-1] if spans else (len(path), len(path))
+        group = path[:start], path[end:], keys[index]
+        groups.setdefault(group, []).append((path[start:end], index))
     names = []
     for (before, after, _), members in groups.items():
         several, indices = zip(*members, strict=True)

@@ -232,11 +232,8 @@ class PartitionChoice(RowGame):
 
     def move(self, rows: Array, actions: Array, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
-        partial_plans, stake, tables = (
-            self.partial_plans,
-            self.position[rows],
-            self.partial_plans.tables,
-        )
+        partial_plans, stake = self.partial_plans, self.position[rows]
+        tables = partial_plans.tables
         partial_plans.decide(rows, stake, actions == PARTITION)
         saved = tables.gain[partial_plans.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)

@@ -118,11 +118,8 @@ def explanation_text(explanations: Sequence[Explanation]) -> str:
     texts: dict[str, str] = {}
     for item in explanations:
         count = len(item.paths)
-        what = (
-            f"  ({plural(count, item.role)})"
-            if count > 1
-            else "  (batch input)" * (item.role != "variable")
-        )
+        what = f"  ({plural(count, item.role) if count > 1 else item.role})"
+        what *= count > 1 or item.role != "variable"
         lines += textwrap.wrap(f"{printable(item.name)}  {item.shape}{what}", WIDTH)
         if not item.dimensions:
             lines.append("  no dimension is larger than 1")
@@ -176,13 +173,10 @@ class _Reasons:
 
     def equality_key(self, index: int) -> tuple[object, ...]:
         """What equal parameters of two layers have in common: shape, kinds of reasons, classes."""
-        positions = self.positions(index)
-        labels = [int(self.classes.label[p]) for p in positions]
-        return (
-            shape_text(self.graph, int(self.graph.parameter_tensor[index])),
-            tuple(self.kind(p) for p in positions),
-            tuple(int(self.classes.variable_counts[label]) for label in labels),
-        )
+        positions, classes = self.positions(index), self.classes
+        shape = shape_text(self.graph, int(self.graph.parameter_tensor[index]))
+        counts = classes.variable_counts[classes.label[positions]].tolist()
+        return (shape, *map(self.kind, positions), *counts)
 
     def kind(self, position: int) -> str:
         """A key of ``STATES``."""

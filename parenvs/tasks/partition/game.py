@@ -113,7 +113,9 @@ class PartitionSpace:
         """
         inferred = linkage if inferred is None else inferred
         weights = problem.returns.weights
-        dims = _dimensions_by_path(problem)
+        parameters = problem.parameters()
+        paths = [problem.graph.paths[parameter] for parameter in parameters]
+        dims = problem.classes.dimensions_of(parameters[np.argsort(paths, kind="stable")])
         label = problem.classes.label[dims]
         splittable = problem.graph.dims[dims] > 1
         fixed = ~splittable | problem.classes.blocked[label]
@@ -175,12 +177,6 @@ class PartitionSpace:
             pays_once=not linkage and not paper,
             stakes=stakes,
         )
-
-
-def _dimensions_by_path(problem: Partitioning) -> Array:
-    parameters = problem.parameters()
-    paths = [problem.graph.paths[parameter] for parameter in parameters]
-    return problem.classes.dimensions_of(parameters[np.argsort(paths, kind="stable")])
 
 
 def _paper_rewards(dimensions: int) -> tuple[float, float]:
@@ -383,6 +379,7 @@ class PartitionGame(Rowed):
         "excluded_seconds": "share of the seconds that those could save",
     }
     ahead = frozenset({"rule"})
+    _problems: list[PartitionSpace]
     contexts: ClassVar[Mapping[str, str]] = {
         "asked": "share of the questions that were asked",
         "partitioned": "share of the dimensions that are partitioned",
@@ -571,16 +568,14 @@ class PartitionGame(Rowed):
         """Return the plan built so far; undecided dimensions are replicated."""
         space = self._problems[row]
         chosen = space.chosen(self.classes[row, : len(space.classes)])
-        plan: PartitionPlan = space.problem.plan(chosen)
-        return plan
+        return space.problem.plan(chosen)
 
     def problem(self, row: int) -> Partitioning:
-        problem: Partitioning = self._problems[row].problem
-        return problem
+        return self._problems[row].problem
 
     def undecided(self, row: int) -> set[str]:
         """Return the paths of the entry parameters that have an undecided dimension."""
-        space: PartitionSpace = self._problems[row]
+        space = self._problems[row]
         decisions = self.decisions[row, : len(space.dimensions)]
         return space.problem.paths_of(space.dimensions[decisions == OPEN])
 

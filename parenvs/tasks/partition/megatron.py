@@ -71,10 +71,8 @@ def find_blocks(classes: DimensionClasses) -> list[Block]:
     rows = {index for label in attentions for index in flow.rows[label]}
     attentions += [x for x in hidden if flow.follows_attention(x) and rows.isdisjoint(flow.rows[x])]
     others = [label for label in hidden if label not in attentions and flow.is_feed_forward(label)]
-    return [
-        *(Block(ATTENTION, label) for label in attentions),
-        *(Block(FEED_FORWARD, label) for label in others),
-    ]
+    kinds = (ATTENTION, attentions), (FEED_FORWARD, others)
+    return [Block(kind, label) for kind, labels in kinds for label in labels]
 
 
 def megatron_classes(classes: DimensionClasses) -> tuple[np.ndarray, dict[str, list[int]]]:
@@ -120,10 +118,8 @@ class _Flow:
         self._reduced: set[int] = set()
         self._multiplied: set[int] = set()
         self._read_factors()
-        self.first = {
-            label: min(self.columns[label] + self.rows[label])
-            for label in {*self.columns, *self.rows}
-        }
+        labels = {*self.columns, *self.rows}
+        self.first = {label: min(self.columns[label] + self.rows[label]) for label in labels}
 
     def _read_factors(self) -> None:
         factors, forward = self.classes.factors, self._forward
@@ -142,7 +138,8 @@ class _Flow:
                     self.rows[label].append(index)
                     self._input_classes[index].add(label)
                     continue
-                if self._comes_from_weight(index, label):
+                with_class = [t for t in self.operands[index] if label in self._classes_of(t)]
+                if [self._origins[t] for t in with_class] == [_WEIGHT]:
                     self.columns[label].append(index)
                     self._output_classes[index].add(label)
             if kind != Kind.KEPT:
@@ -197,11 +194,10 @@ class _Flow:
             if opcode in LINKED or (opcode == "dot" and self._is_dense_layer(index)):
                 continue
             written = self._with_aliases(self.results[index])
-            if not contexts.isdisjoint(operands) or (
-                is_data_dot and not scores.isdisjoint(operands)
-            ):
+            reads_scores = not scores.isdisjoint(operands)
+            if not contexts.isdisjoint(operands) or (is_data_dot and reads_scores):
                 contexts |= written
-            if is_data_dot or not scores.isdisjoint(operands):
+            if is_data_dot or reads_scores:
                 scores |= written
         return contexts
 
@@ -225,11 +221,11 @@ class _Flow:
         nonlinear: set[int] = set()
         for index in self._keepers_in_order(label):
             operands = self.operands[index]
-            if nonlinear.intersection(operands) or (
-                linear.intersection(operands) and self._is_nonlinear(index, linear)
-            ):
+            reads_linear = not linear.isdisjoint(operands)
+            is_bent = reads_linear and self._is_nonlinear(index, linear)
+            if is_bent or not nonlinear.isdisjoint(operands):
                 nonlinear |= self._with_aliases(self.results[index])
-            elif linear.intersection(operands):
+            elif reads_linear:
                 linear |= self._with_aliases(self.results[index])
         return any(nonlinear.intersection(self.operands[index]) for index in self.rows[label])
 
@@ -301,10 +297,6 @@ class _Flow:
 
     def _is_dense_layer(self, index: int) -> bool:
         return {self._origins[t] for t in self.operands[index]} == {_DATA, _WEIGHT}
-
-    def _comes_from_weight(self, index: int, label: int) -> bool:
-        with_class = [t for t in self.operands[index] if label in self._classes_of(t)]
-        return [self._origins[t] for t in with_class] == [_WEIGHT]
 
     def _classes_of(self, tensor: int) -> list[int]:
         return self.classes.label[self.classes.splittable(tensor)].tolist()

@@ -167,7 +167,9 @@ def borders_of(graph: Graph, pivots: Array, counted: ChainBytes) -> Borders:
     working = _depend_on_batch(graph, pivots)
     names = graph.op_names(pivots).tolist()
     parsed = {name: scopes_of(name, True)[0] for name in dict.fromkeys(names)}
-    meeting = working & _read_weights(graph, pivots)
+    # Of weights, or of what is made of weights alone.
+    weights = graph.parameter_tensor[graph.weights]
+    meeting = working & _transitive_readers(graph, pivots, weights, ~working)
     codes = [code for code, name in enumerate(graph.opcodes) if name in PRODUCTS]
     multiplies = np.isin(graph.opcode[pivots], codes)
     contacts = np.flatnonzero(meeting), np.flatnonzero(meeting & multiplies)
@@ -313,12 +315,6 @@ def _flow_borders(graph: Graph, pivots: Array, counted: ChainBytes) -> Borders:
     return Borders(bounds, parts, {}, 0, "flow")
 
 
-def _read_weights(graph: Graph, pivots: Array) -> Array:
-    """(N,) bool: pivots that read a weight, or what is made of weights alone."""
-    weights = graph.parameter_tensor[graph.weights]
-    return _transitive_readers(graph, pivots, weights, ~_depend_on_batch(graph, pivots))
-
-
 def _depend_on_batch(graph: Graph, pivots: Array) -> Array:
     """(N,) bool: pivots that depend on the batch, not on weights alone."""
     batch = graph.parameter_tensor[graph.parameter_role == Role.BATCH]
@@ -450,10 +446,12 @@ def strategy(report: Report) -> Strategy | Price:
     )
 
 
-def _chain_layers(
-    plan: PipelinePlan, chain: StageProfile
-) -> tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]:
-    """Names and bounds of the layers of a measured chain, the plan that is run, and notes."""
+NamedLayers = tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]
+"""Names and bounds of layers, the plan that is run, and notes."""
+
+
+def _chain_layers(plan: PipelinePlan, chain: StageProfile) -> NamedLayers:
+    """The layers of a measured chain."""
     for cut in plan.cuts:
         if "#" in chain.names[cut]:
             raise ParenvsError(
@@ -464,9 +462,7 @@ def _chain_layers(
     return tuple(map(str, chain.names)), range(len(chain) + 1), plan, notes
 
 
-def _graph_layers(
-    plan: PipelinePlan, graph: Graph | None
-) -> tuple[tuple[str, ...], Sequence[int], PipelinePlan, list[str]]:
+def _graph_layers(plan: PipelinePlan, graph: Graph | None) -> NamedLayers:
     """The same of a graph, whose cuts move to the nearest borders between layers."""
     source = load_graph(plan.instance, "forward") if graph is None else graph
     written = forward_part(unrolled(source))

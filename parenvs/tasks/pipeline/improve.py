@@ -340,6 +340,7 @@ class PipelineImprovement(games.RowGame):
         "part tried": "the same of those that part the stage",
     }
     ahead = frozenset({"rule", "gain"})
+    _problems: list[Board]
     contexts: ClassVar[Mapping[str, str]] = {
         "tail": "seconds of all-reduces that nothing hides over the step",
         "passed": "seconds in which one micro-batch passes over the step",
@@ -379,9 +380,8 @@ class PipelineImprovement(games.RowGame):
         turns: Annotated[int, whole(1, 10**6)] = TURNS,
         problem: Pipeline | None = None,
     ) -> None:
-        arguments = locals()
-        settings = {name: arguments[name] for name in ("cluster", *PIPELINE_OPTIONS)}
-        self._settings = {key: value for key, value in settings.items() if value is not None}
+        arguments, (_, *settings) = locals(), self.options
+        self._settings = {key: arguments[key] for key in settings if arguments[key] is not None}
         self._instance = instance
         if problem is not None and instance is not None:
             raise ParenvsError("instance: the argument problem has its own; leave out one of them")
@@ -441,19 +441,14 @@ class PipelineImprovement(games.RowGame):
                 self.mask[row, :size] = can = legal.any(axis=1)
                 first = self.actions[row, :size]
                 first[:] = table[:, 0]
-                first[:, self._of_stages] = 0.0
+                # Columns that differ between the relocations of a cut, the rule's aside.
+                first[:, [name.startswith(_OF_STAGES) for name in self.shown]] = 0.0
                 if self.looks:
                     first[:, 0] = np.where(legal, table[:, :, 0], -games.RANGE).max(axis=1)
                 first[~can] = 0.0
             else:
                 self.mask[row, size:] = legal[removed]
                 self.actions[row, size:] = table[removed] * legal[removed, :, None]
-
-    @property
-    def _of_stages(self) -> list[int]:
-        """Columns that differ between the relocations of a cut, the rule's aside."""
-        names = list(self.shown)
-        return [n for n, name in enumerate(names) if name.startswith(_OF_STAGES)]
 
     def _context(self, row: int) -> list[float]:
         tables, pipeline = self._problems[row].tables, self._problems[row].pipeline
@@ -480,7 +475,7 @@ class PipelineImprovement(games.RowGame):
                     continue
                 action += (self.removed[row] - 1) * self.others  # stages have the later numbers
                 self.removed[row] = -1
-            board: Board = self._problems[row]
+            board = self._problems[row]
             before = self.seconds[row]
             s, t = divmod(action, self.others)
             self.seconds[row] = moves.relocated(
@@ -498,12 +493,10 @@ class PipelineImprovement(games.RowGame):
         """Return the plan of an episode, the shortest that it passed."""
         board = self._problems[row]
         cuts = board.pivots[self.cuts[row, 1:-1]]
-        plan: PipelinePlan = board.pipeline.plan(cuts, self.devices[row, 1:-1])
-        return plan
+        return board.pipeline.plan(cuts, self.devices[row, 1:-1])
 
     def problem(self, row: int) -> Pipeline:
-        pipeline: Pipeline = self._problems[row].pipeline
-        return pipeline
+        return self._problems[row].pipeline
 
     @property
     def episode_steps(self) -> int:

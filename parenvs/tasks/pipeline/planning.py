@@ -273,6 +273,7 @@ class PipelinePlanning(games.Rowed):
         "server": "1 if the unit is the first of a server",
     }
     ahead = frozenset({"rule", "reward"})
+    _problems: list[Board]
     contexts: ClassVar[Mapping[str, str]] = {
         "stages": "stages / 8",
         "micro_batches": "micro-batches / 64, at most 1",
@@ -311,10 +312,9 @@ class PipelinePlanning(games.Rowed):
         rows: str | None = None,
         problem: Pipeline | PointSpace | None = None,
     ) -> None:
-        arguments = locals()
+        arguments, (_, *settings) = locals(), self.options
         super().__init__(count)
-        settings = {name: arguments[name] for name in ("cluster", *PIPELINE_OPTIONS)}
-        self._settings = {key: value for key, value in settings.items() if value is not None}
+        self._settings = {key: arguments[key] for key in settings if arguments[key] is not None}
         if problem is not None and instance is not None:
             raise ParenvsError("instance: the argument problem has its own; leave out one of them")
         self._instance = instance
@@ -418,8 +418,7 @@ class PipelinePlanning(games.Rowed):
 
     def space_of(self, row: int) -> PointSpace:
         """Return the points and units of an episode's problem."""
-        space: PointSpace = self._problems[row].space
-        return space
+        return self._problems[row].space
 
     def view(self, row: int) -> Report | Pipeline:
         return self.problem(row).so_far(self.plan(row))
@@ -430,9 +429,9 @@ class PipelinePlanning(games.Rowed):
         return 2 * ((STAGES if self.draws else self.source.only.space.stages) - 1)
 
     def elsewhere(self, options: dict[str, Any]) -> games.Source:
-        if options.get("instance", self._instance) in (None, *problems.SETS):
-            raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         instance = options.get("instance", self._instance)
+        if instance in (None, *problems.SETS):
+            raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
         # Settings of the environment are for models; problems of sets have their own.
         settings = options if problems.is_member(instance) else {**self._settings, **options}
         return games.Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))

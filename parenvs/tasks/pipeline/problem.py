@@ -324,7 +324,7 @@ class Pipeline(ChainSums):
 
     def stage_seconds(self, cuts: Array, device_cuts: Array) -> formulas.StageSeconds:
         """Return the seconds of every resource of plans; stages and resources come first."""
-        p, d = self._boundaries(cuts, device_cuts)
+        p, d = self.boundaries(cuts, device_cuts)
         first, end = d[:-1], d[1:]
         tied = self.tied_weights
         return formulas.stage_seconds(
@@ -341,12 +341,13 @@ class Pipeline(ChainSums):
         )
 
     def _memory(self, cuts: Array, device_cuts: Array) -> Array:
-        p, d = self._boundaries(cuts, device_cuts)
+        p, d = self.boundaries(cuts, device_cuts)
         stages = p.shape[0] - 1
         stages_left = np.arange(stages, 0, -1).reshape(-1, *(1 for _ in p.shape[1:]))
         return self.memory_of(p[:-1], p[1:], d[1:] - d[:-1], stages_left)
 
-    def _boundaries(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
+    def boundaries(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
+        """Return pivots and devices at which stages begin and end, (S+1, ...) each."""
         pivots = _with_ends(np.asarray(cuts), len(self.profile))
         return pivots, _with_ends(np.asarray(device_cuts), self.cluster.devices)
 

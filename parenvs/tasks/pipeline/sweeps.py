@@ -61,8 +61,8 @@ def pivots_of(pipeline: Pipeline) -> Array:
 
 def placed(pipeline: Pipeline, tables: Tables, pivots: Array, plan: Cuts) -> Cuts:
     """Return the legal plan nearest to cuts and device cuts, (S-1,) each, as sweeps take it."""
-    cuts = np.searchsorted(pivots, np.concatenate([[0], plan[0], pivots[-1:]]))
-    devices = np.concatenate([[0], plan[1], [pipeline.cluster.devices]])
+    cuts, devices = pipeline.boundaries(*plan)
+    cuts = np.searchsorted(pivots, cuts)
     spread(tables, cuts, devices)
     if tables.whole:
         to_groups(tables, cuts, devices)
