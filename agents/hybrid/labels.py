@@ -60,8 +60,8 @@ def pareto3(state: Array, first: Array, second: Array, third: Array) -> Array:
 @compiled
 def _stays(state: Array, second: Array, third: Array) -> Array:
     """Whether no label in front dominates each one; sorted by state and first figure."""
-    stays = np.ones(len(state), dtype=np.bool_)
-    front = np.empty(len(state), dtype=np.int64)
+    stays = np.ones(len(state), np.bool_)
+    front = np.empty(len(state), np.int64)
     size = 0
     for k in range(len(state)):
         if k and state[k] != state[k - 1]:
@@ -81,7 +81,7 @@ def warm_up() -> None:
     """Compile the search and the simulation, so that no time limit pays for that."""
     simulate(ChunkSeconds(*np.ones((3, 2, 1))), 2)
     figures = np.zeros(0)
-    warm(_stays, np.zeros(0, dtype=np.int64), figures, figures)
+    warm(_stays, np.zeros(0, np.int64), figures, figures)
 
 
 PACE = 4e-6
@@ -173,7 +173,7 @@ class SuffixSearch(ABC, Generic[Suffixes]):
             if k > 1 and only in (None, k):
                 self._complete(k, labels)
             if k < most:
-                parts = self._extend(k, labels) or [take(labels, np.zeros(0, dtype=np.int64))]
+                parts = self._extend(k, labels) or [take(labels, np.zeros(0, np.int64))]
                 joined = type(root)(*map(np.concatenate, zip(*parts, strict=True)))
                 front = pareto3(self._state(joined), joined.core, joined.tail, joined.update)
                 self._layers.append(take(joined, front))
@@ -269,7 +269,7 @@ class HybridLabels(SuffixSearch[SuffixLabels]):
         return np.asarray((first >= 0) & (within | whole))
 
     def _allowed(self, config: int, first: Array, end: Array) -> Array:
-        allowed = np.ones(np.broadcast(first, end).shape, dtype=bool)
+        allowed = np.ones(np.broadcast(first, end).shape, bool)
         for start, stop, devices in self.limits.pinned:
             same = (first == start) & (end == stop)
             if devices is not None and devices != self.tables.configs.group[config]:

@@ -182,7 +182,7 @@ def complete(tables: ServerTables, orders: Array) -> list[tuple[list[int], list[
     number = tables.number[begin[:, None], end]
     number = np.where(begin[:, None] + sizes <= n, number, -1)
     links = 2 * tables.link[:, :, None]
-    best, count = np.full(batch, NEVER), np.zeros(batch, dtype=np.int64)
+    best, count = np.full(batch, NEVER), np.zeros(batch, np.int64)
     chosen, firsts = [], []
     for k in range(1, servers + 1):
         speed = orders[:, servers - k]

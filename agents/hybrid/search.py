@@ -120,7 +120,7 @@ class Climber:
         self.busy, self.judged = judged.busy, len(judged.length)
         self.value = self._values(plans, judged.length)
         self.best, self.best_value = plans, self.value.copy()
-        self.kicks = np.zeros(len(self.value), dtype=np.int64)
+        self.kicks = np.zeros(len(self.value), np.int64)
 
     def _values(self, plans: Plans, length: np.ndarray) -> np.ndarray:
         devices = plans.of_stages(DEVICES).sum(axis=1)

@@ -80,7 +80,7 @@ class ServerLabels(SuffixSearch[_Labels]):
         order = np.argsort(-tables.speeds[fast], kind="stable")
         self.types = order
         self.tables, self.relaxed = tables, relaxed
-        self.fast, self.counts = fast[order], np.asarray(counts, dtype=np.int64)[order]
+        self.fast, self.counts = fast[order], np.asarray(counts, np.int64)[order]
         self.speeds = tables.speeds[self.fast]
         self.radix = self.counts + 1
         # Mixed radix: a set of servers is a whole number, and adding one server adds its stride.

@@ -114,7 +114,7 @@ def configurations(
                 rows += [(group, tp, dp, zero, speed) for speed in speeds]
     if alone and not any(tp > 1 for _, tp, *_ in rows):
         rows = []  # the plans without sequence parallelism
-    columns = np.array(rows, dtype=float).reshape(-1, 5).T
+    columns = np.array(rows, float).reshape(-1, 5).T
     group, tp, dp, zero = columns[:4].astype(np.int64)
     return Configurations(group, tp, dp, zero, columns[4])
 
@@ -146,7 +146,7 @@ class StageTables:
         self.modes = limits.recompute
         self.configs = configurations(problem, setting, limits, single)
         model = problem.model
-        self._chain = np.array(model.kind_of, dtype=np.int64)
+        self._chain = np.array(model.kind_of, np.int64)
         self.classes, self.runs = _classes(model.kind_of)
         self._memo: dict[tuple[int, int, float], StageCosts] = {}
         self._most: dict[int, Array] = {}
@@ -208,7 +208,7 @@ class StageTables:
     def _beaten(self) -> Array:
         """(C,) bool, the configurations without ZeRO that are no better than with ZeRO 1."""
         configs = self.configs
-        beaten = np.zeros(len(configs.tp), dtype=bool)
+        beaten = np.zeros(len(configs.tp), bool)
         if self.single:
             return beaten
         # ZeRO 1 changes states and their collectives, not the passes.
@@ -248,7 +248,7 @@ class StageTables:
             layers=spread(layers), first_chunk=spread(layers), full=spread(full),
             selective=spread(selective), on=zeros, back=zeros, first=np.ones(shape),
             links=zeros[1:], tp=wide(configs.tp), dp=wide(configs.dp), zero=wide(configs.zero),
-            device=np.zeros(shape, dtype=np.int64), speed=wide(configs.speed),
+            device=np.zeros(shape, np.int64), speed=wide(configs.speed),
             # One micro-batch: what the number of them changes is put on by the search.
             samples=setting.samples * ones, micro_batches=ones, chunks=ones,
             context=setting.context, sequence_parallel=setting.sequence_parallel,
@@ -321,7 +321,7 @@ class StageTables:
     def recomputed(self, place: int, left: int, config: int, number: int) -> tuple[int, int]:
         """Return the layers that a stage recomputes in full, and selectively."""
         flight = min(left, self.setting.micro_batches)
-        only = np.zeros(self._busy[place].shape, dtype=bool)
+        only = np.zeros(self._busy[place].shape, bool)
         only[config, number] = True
         _, full, selective = self._counts(place, flight, only)
         return int(full[config, number]), int(selective[config, number])
@@ -334,7 +334,7 @@ class StageTables:
         """
         shape = asked.shape
         again = np.full(shape, np.inf)
-        full, selective = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        full, selective = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         # The judge adds bytes in another order; plans on the limit must pass there, too.
         limit = self.problem.memory_limit * _EXACT
         need = self._states[place] + flight * self._plain[place] - limit
@@ -423,7 +423,7 @@ def _fewest(sums: Array, config: Array, first: Array, most: Array, need: Array) 
 def _classes(kind_of: tuple[int, ...]) -> tuple[Array, Array]:
     """(n+1, n+1) class of the layers [i, j), and (Q, 2) the first run of each class."""
     n = len(kind_of)
-    classes = np.zeros((n + 1, n + 1), dtype=np.int64)
+    classes = np.zeros((n + 1, n + 1), np.int64)
     numbers: dict[tuple[int, int], int] = {}  # class of a run, kind behind it -> class of both
     firsts = [(0, 0)]
     for i in range(n):

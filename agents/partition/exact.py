@@ -79,7 +79,7 @@ def exact_partition(
         heavy = classes[weights[classes] > 0]
         order = heavy[np.argsort(-weights[heavy], kind="stable")]
         greedy = compatible(order, problem.classes.rivals, len(weights))
-        simple = best, np.zeros(len(weights), dtype=bool), greedy
+        simple = best, np.zeros(len(weights), bool), greedy
         options = [x for x in simple if x is not None and fits(x)]
         best = max(options, key=lambda x: float(weights[x].sum()), default=None)
     if best is None:
@@ -141,7 +141,7 @@ class _Program:
             The best choice, (C,) bool, None if none exists or was found in time; a proven upper
             bound of its weight; the nodes searched; and whether time ended before the proof.
         """
-        chosen = np.zeros(len(self.problem.classes), dtype=bool)
+        chosen = np.zeros(len(self.problem.classes), bool)
         if not len(self.classes):
             is_feasible = max(self.needed, default=0.0) <= 0
             return chosen if is_feasible else None, 0.0, 0, False
@@ -209,7 +209,7 @@ def _infeasible_message(program: _Program, limit: float, deadline: float) -> str
     """
     problem = program.problem
     free = _Program(problem, program.classes)
-    memory = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool))
+    memory = problem.footprint.memory(np.zeros(len(problem.classes), bool))
     at, smallest = memory.at, memory.peak
     for _ in range(_ROUNDS):
         chosen, *_ = free.maximize(problem.footprint.saved_at(at).saved_bytes, deadline)

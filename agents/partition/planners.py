@@ -36,7 +36,7 @@ def greedy(space: PartitionSpace) -> Answer:
     begin = time.perf_counter()
     weights = space.problem.returns.weights[space.classes]
     open_ = weights > 0
-    actions = np.zeros(len(weights), dtype=int)
+    actions = np.zeros(len(weights), int)
     while open_.any():
         ruled_out = np.array([1 + open_[rivals].sum() for rivals in space.rivals])
         best = int(np.where(open_, weights / ruled_out, -np.inf).argmax())
@@ -48,12 +48,12 @@ def greedy(space: PartitionSpace) -> Answer:
 def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
     """(episodes, K) bool: which classes episodes of uniformly random legal actions partition."""
     draws = rng.random((episodes, len(space.classes))) < 0.5
-    actions = np.full(draws.shape, -1, dtype=np.int8)  # -1: not asked for yet
+    actions = np.full(draws.shape, -1, np.int8)  # -1: not asked for yet
     for k, rivals in enumerate(space.rivals):
         asks = actions[:, k] < 0
         actions[asks, k] = draws[asks, k]
         splits = np.flatnonzero(asks & draws[:, k])
-        actions[np.ix_(splits, np.array(rivals, dtype=int))] = 0
+        actions[np.ix_(splits, np.array(rivals, int))] = 0
     return actions == 1
 
 
@@ -82,7 +82,7 @@ def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.n
     limit tells at once which others exceed it there.
     """
     returns, limit = problem.returns.value(chosen), problem.step.limit
-    candidates = np.ones(len(chosen), dtype=bool)
+    candidates = np.ones(len(chosen), bool)
     while candidates.any():
         best = int(np.where(candidates, returns, -np.inf).argmax())
         memory = problem.footprint.memory(chosen[best])
@@ -101,7 +101,7 @@ def data_parallel(space: PartitionSpace) -> Answer:
         InfeasibleError: a batch dimension cannot be partitioned, or the inputs do not share one.
     """
     problem, graph = space.problem, space.problem.graph
-    chosen = np.zeros(len(problem.classes), dtype=bool)
+    chosen = np.zeros(len(problem.classes), bool)
     for index in problem.inputs.tolist():
         tensor = graph.parameter_tensor[index]
         if graph.shape(tensor):

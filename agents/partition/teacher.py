@@ -94,7 +94,7 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
     problems: dict[Linear, Continuations] = {}
 
     def action_values() -> np.ndarray:
-        legal, result = game.legal, np.full((game.count, 2), np.nan, dtype=np.float32)
+        legal, result = game.legal, np.full((game.count, 2), np.nan, np.float32)
         for row in np.flatnonzero(~game.over).tolist():
             problem, stake = game.linear(row), int(game.position[row])
             behind = problems.setdefault(problem, Continuations(problem))

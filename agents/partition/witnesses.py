@@ -80,7 +80,7 @@ def _leanest_plan(problem: Linear) -> Array:
 
     Each iteration adds the moment at which the plan before is the fullest.
     """
-    best, lowest = np.zeros(len(problem.gain), dtype=bool), -np.inf
+    best, lowest = np.zeros(len(problem.gain), bool), -np.inf
     weights = problem.saved_bytes[:, int(problem.replicated_bytes.argmax())].copy()
     for iteration in range(ROUNDS):
         no_rows = np.zeros((0, len(weights)))

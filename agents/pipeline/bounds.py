@@ -704,7 +704,7 @@ class Relaxation:
         prices = np.array(PRICES) * core / pipeline.cluster.devices
         tail, core = tail + _ROUNDING * (tail + core), core * (1 + _ROUNDING)
         least, most = np.zeros((stages + 1, 1)), np.full((stages + 1, 1), core)
-        before = np.zeros(len(self._pivots) + 2, dtype=np.int64)
+        before = np.zeros(len(self._pivots) + 2, np.int64)
         for chain, block_of, cells in self._levels:
             # What is known of a block holds for the smaller ones in it.
             _, pivot = np.unique(block_of, return_index=True)
@@ -736,7 +736,7 @@ def prepare() -> None:
     """Compile the loops, or load them, once per process: that is no part of a search."""
     table, row = np.zeros((1, 1)), np.zeros(1)
     chain = Chain(
-        table, table, np.zeros((1, 1, 1)), row, np.zeros((1, 1), dtype=np.int64), row, *(1,) * 5,
+        table, table, np.zeros((1, 1, 1)), row, np.zeros((1, 1), np.int64), row, *(1,) * 5,
         1.0, 1.0,
     )  # fmt: skip
     warm(_extend, chain, 0, 1.0, 1.0, row, 1, table, table, table, table)

@@ -226,7 +226,7 @@ def one_stage(pipeline: Pipeline) -> Answer:
         InfeasibleError: it does not fit the memory; says how many bytes it lacks.
     """
     check_split(pipeline)
-    no_cuts = np.zeros(0, dtype=np.int64)
+    no_cuts = np.zeros(0, np.int64)
     excess = float(pipeline.excess_bytes(no_cuts, no_cuts))
     if excess > 0:
         raise infeasible(pipeline, excess)
@@ -314,10 +314,10 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
         # Whatever the cuts, the stages before p and those behind hold all parameters once.
         legal = weights[-1] - weights[:-1] <= k * weights_limit
         legal &= weights[:-1] <= (stages - k) * weights_limit
-        p = np.flatnonzero(legal) if k < stages else np.zeros(1, dtype=np.int64)
+        p = np.flatnonzero(legal) if k < stages else np.zeros(1, np.int64)
         first_end = np.searchsorted(variables, variables[p], side="right")  # with a variable
         fewest = np.full(len(p), devices + 1)
-        end_of, group_of = choice = np.zeros((2, 1, n + 1), dtype=np.int64)
+        end_of, group_of = choice = np.zeros((2, 1, n + 1), np.int64)
         devices_behind = RangeTable(needed_devices)
         furthest = _reach(pipeline, p, devices - stages + 1, k, limit)
         rows = np.flatnonzero(first_end <= furthest)  # for which more devices may be of use
@@ -350,18 +350,18 @@ def _plan_of_whole_samples(pipeline: Pipeline, limit: float) -> Cuts | None:
     """
     n, devices, stages = len(pipeline.profile), pipeline.cluster.devices, pipeline.stages
     variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
-    fits = np.zeros((devices + 1, n + 1), dtype=np.bool_)
+    fits = np.zeros((devices + 1, n + 1), np.bool_)
     fits[0, n] = True
     choices: list[np.ndarray] = []
     pivots = np.arange(n + 1)
     for k in range(1, stages + 1):
-        p = np.arange(n) if k < stages else np.zeros(1, dtype=np.int64)
+        p = np.arange(n) if k < stages else np.zeros(1, np.int64)
         first_end = np.minimum(np.searchsorted(variables, variables[p], side="right"), n)
         has_variable = variables[-1] > variables[p]
         # Of each pivot, the next one from which the stages behind fit.
         following = np.where(fits, pivots, n + 1)
         following = np.minimum.accumulate(following[:, ::-1], axis=1)[:, ::-1]
-        end_of, group_of = choice = np.zeros((2, devices + 1, n + 1), dtype=np.int64)
+        end_of, group_of = choice = np.zeros((2, devices + 1, n + 1), np.int64)
         for group in sizes:
             reach = _reach(pipeline, p, group, k, limit)
             end = following[: devices + 1 - group, first_end]

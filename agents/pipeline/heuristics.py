@@ -21,7 +21,7 @@ _CHEAP = 4
 
 def answer_of(pipeline: Pipeline, plan: Cuts, evaluations: int) -> Answer:
     """Return a plan as an answer without proof."""
-    cuts, device_cuts = (np.asarray(positions, dtype=np.int64) for positions in plan)
+    cuts, device_cuts = (np.asarray(positions, np.int64) for positions in plan)
     return Answer(
         problem=pipeline,
         plan=pipeline.plan(cuts, device_cuts),
@@ -52,7 +52,7 @@ def even_cut(pipeline: Pipeline) -> Answer:
         high = int(np.searchsorted(variables, variables[-1] - (stages - cut), side="right"))
         distance = np.abs(seconds[low:high] - cut * seconds[-1] / stages)
         cuts.append(low + int(distance.argmin()))
-    return answer_of(pipeline, (np.array(cuts, dtype=np.int64), device_cuts), 1)
+    return answer_of(pipeline, (np.array(cuts, np.int64), device_cuts), 1)
 
 
 def random_search(space: CutSpace, evaluations: int, rng: np.random.Generator) -> Answer:
@@ -165,7 +165,7 @@ def pipedream(pipeline: Pipeline) -> Answer:
     for predecessor in reversed(predecessors):
         pivot, device, inside = predecessor[:, device, inside, pivot].tolist()
         bounds.append((pivot, device))
-    cuts, device_cuts = np.array(bounds[-2::-1], dtype=np.int64).T.copy()
+    cuts, device_cuts = np.array(bounds[-2::-1], np.int64).T.copy()
     return answer_of(pipeline, (cuts, device_cuts), evaluations)
 
 
@@ -202,7 +202,7 @@ def best_last_stage(prefix: Array, start: Array, end: Array, count: Array) -> tu
     Returns:
         (t,) seconds, infinite where count is 0, and (t,) the starts i.
     """
-    value, index = np.full(len(end), np.inf), np.zeros(len(end), dtype=np.int64)
+    value, index = np.full(len(end), np.inf), np.zeros(len(end), np.int64)
     reachable = np.flatnonzero(count > 0)
     if not reachable.size:
         return value, index
@@ -225,7 +225,7 @@ def best_last_stage(prefix: Array, start: Array, end: Array, count: Array) -> tu
 
 def even_plan(space: PointSpace) -> Cuts:
     """The legal plan whose stages, one by one, come nearest to an even share of what is left."""
-    points, units = np.zeros((2, 1, space.stages), dtype=np.int64)
+    points, units = np.zeros((2, 1, space.stages), np.int64)
     space.complete(points, units, 0)
     return points[0, 1:], units[0, 1:]
 

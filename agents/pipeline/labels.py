@@ -75,7 +75,7 @@ class Labels(NamedTuple):
 @compiled
 def _doubled(values):
     rows, columns = values.shape
-    grown = np.empty((rows, 2 * columns), dtype=values.dtype)
+    grown = np.empty((rows, 2 * columns), values.dtype)
     # Numba compiles loops in a tenth of the time of slices.
     for row in range(rows):
         for column in range(columns):
@@ -103,12 +103,12 @@ def _extend_labels(tables, labels, states, k, first, end, last, saved):
     """
     m, devices = tables.micro_batches, len(tables.is_group) - 1
     cores, tails = np.empty((2, _FRONT)), np.empty((2, _FRONT))
-    parents = np.empty((2, _FRONT), dtype=np.int64)
+    parents = np.empty((2, _FRONT), np.int64)
     merged_cores, merged_tails = np.empty((1, 2 * _FRONT)), np.empty((1, 2 * _FRONT))
-    merged_parents = np.empty((1, 2 * _FRONT), dtype=np.int64)
-    index_rows = np.empty((4, 1024), dtype=np.int64)  # state and parent, by ``shared``
+    merged_parents = np.empty((1, 2 * _FRONT), np.int64)
+    index_rows = np.empty((4, 1024), np.int64)  # state and parent, by ``shared``
     second_rows = np.empty((4, 1024))
-    counts, sizes = np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    counts, sizes = np.zeros(2, np.int64), np.zeros(2, np.int64)
     bound = best_core = best_tail = np.inf
     best_state = best_parent = -1
     for i in range(first, end):
@@ -184,7 +184,7 @@ def _extend_labels(tables, labels, states, k, first, end, last, saved):
             if sizes[0] + sizes[1] > merged_cores.shape[1]:
                 merged_cores = np.empty((1, 2 * (sizes[0] + sizes[1])))
                 merged_tails = np.empty_like(merged_cores)
-                merged_parents = np.empty(merged_cores.shape, dtype=np.int64)
+                merged_parents = np.empty(merged_cores.shape, np.int64)
             for near in range(2):
                 link = fast if shared and near else slow
                 for j in range(sizes[near]):
@@ -252,9 +252,9 @@ class LabelSearch:
         n, devices = len(self.pipeline.profile), self.pipeline.cluster.devices
         stages = self.pipeline.stages
         # The suffix of no stages starts behind the last pivot and the last device.
-        start = np.ones((2, devices + 2), dtype=np.int64)
+        start = np.ones((2, devices + 2), np.int64)
         start[0, : devices + 1] = 0
-        index, zero = np.zeros(1, dtype=np.int64), np.zeros(1)
+        index, zero = np.zeros(1, np.int64), np.zeros(1)
         self.layers = [Labels(start, index + n, index + devices, zero, zero, index - 1)]
         try:
             pivots = self.targets if isinstance(self.targets, Array) else ()
@@ -306,7 +306,7 @@ class LabelSearch:
                     positions = states.pivot[state_of], states.device[state_of]
                     parts[shared].append((*positions, cores, tails, parents))
         columns_of = zip(*parts[0], *parts[1], strict=True)
-        empty, number = np.zeros(0, dtype=np.int64), np.zeros(0)
+        empty, number = np.zeros(0, np.int64), np.zeros(0)
         # Of the usual types even where no label is left: loops are compiled for each.
         merged = [np.concatenate(column) for column in columns_of]
         merged = merged or [empty, empty, number, number, empty]
@@ -358,7 +358,7 @@ class LabelSearch:
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once per process: that is no part of a search."""
-    empty, number = np.zeros(0, dtype=np.int64), np.zeros(0)
-    labels = Labels(np.zeros((2, 2), dtype=np.int64), empty, empty, number, number, empty)
+    empty, number = np.zeros(0, np.int64), np.zeros(0)
+    labels = Labels(np.zeros((2, 2), np.int64), empty, empty, number, number, empty)
     states = Columns(empty, empty, *(number,) * 9)
     warm(_extend_labels, EMPTY, labels, states, 1, 0, 0, False, 0.0)

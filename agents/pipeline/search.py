@@ -75,7 +75,7 @@ class Search:
         self.best: Cuts | None = None
         self.upper = np.inf
         self._rng = np.random.default_rng(seed)
-        self._all = np.ones(self.tables.stages + 1, dtype=np.bool_)
+        self._all = np.ones(self.tables.stages + 1, np.bool_)
         self._modes = [moves.modes_of(self.tables, [distance], KINDS) for distance in DISTANCES]
         self._mend = moves.mending(self.tables)
 
@@ -172,8 +172,8 @@ class Search:
 @cache
 def prepare() -> None:
     """Compile the loops, or load them, once a process: that is no part of a search."""
-    plan = EMPTY, *np.zeros((2, 3), dtype=np.int64)
-    free, modes = np.zeros(3, dtype=np.bool_), np.zeros((1, 5), dtype=np.int64)
+    plan = EMPTY, *np.zeros((2, 3), np.int64)
+    free, modes = np.zeros(3, np.bool_), np.zeros((1, 5), np.int64)
     for loop in (spread, fitting_seconds, moves.seconds_ahead):
         warm(loop, *plan)
     warm(moves.relocate, *plan, 1, 1)

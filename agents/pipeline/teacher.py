@@ -121,7 +121,7 @@ def teach(game: Any) -> Callable[[], Array] | None:
         rows = np.flatnonzero(~game.over).tolist()
         current = {id(game.space_of(row)) for row in rows}
         cached = {key: ends for key, ends in cached.items() if key in current}
-        result = np.full(game.legal.shape, np.nan, dtype=np.float32)
+        result = np.full(game.legal.shape, np.nan, np.float32)
         for row in rows:
             space = game.space_of(row)
             if id(space) not in cached:

@@ -21,7 +21,7 @@ def empty_tree(m: Arrays) -> Array:
     half = 1
     while half < max(len(m.slack), 1):
         half *= 2
-    tree = np.zeros((2, 2 * half), dtype=np.int64)
+    tree = np.zeros((2, 2 * half), np.int64)
     # Leaves beyond the last time must never be a maximum.
     tree[0, half:] = _LEAST
     tree[0, half : half + len(m.slack)] = -m.slack
@@ -257,10 +257,10 @@ def improve(
     half = largest * widest
     # The second half becomes the costs of subtrees once forbidden neighbors are counted.
     outside, forbidden = space[:half], space[half : 2 * half]
-    nodes = np.empty(largest, dtype=np.int64)
-    parents = np.empty(largest, dtype=np.int64)  # directed edge to the parent
-    fresh = np.empty(largest, dtype=np.int64)
-    frontier = np.empty(4096, dtype=np.int64)
+    nodes = np.empty(largest, np.int64)
+    parents = np.empty(largest, np.int64)  # directed edge to the parent
+    fresh = np.empty(largest, np.int64)
+    frontier = np.empty(4096, np.int64)
     current, lowest = 0.0, -lead
     for move in range(moves):
         left = 1.0 - (first + move) / total
@@ -549,7 +549,7 @@ class Dual:
         self.best_messages = self.messages
         self.marginals = np.zeros(len(model.costs))
         self.work = np.zeros(int(model.size.max(initial=1)))
-        self.chosen = np.zeros(len(model.size), dtype=np.int64)
+        self.chosen = np.zeros(len(model.size), np.int64)
         self.bound = -np.inf
         self.scale, self.stale = 1.0, 0
 
@@ -675,7 +675,7 @@ class Chain:
         self.tree = empty.copy()
         for node in range(len(chosen)):
             place_node(model, self.tree, node, chosen[node], 1)
-        self.marks = np.zeros(len(chosen), dtype=np.int64)
+        self.marks = np.zeros(len(chosen), np.int64)
         self.local, self.blocked = np.empty_like(model.costs), np.empty_like(model.costs)
         surroundings(model, self.chosen, self.local, self.blocked)
         self.space = np.zeros((2 * largest + 1) * widest)

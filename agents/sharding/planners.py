@@ -68,7 +68,7 @@ def solve_iopddl(
         f"and {len(reduced.ends):,} in {clock.spent:.1f} s",
     )
     if not len(reduced):
-        chosen, bound, rounds = np.zeros(0, dtype=np.int64), reduced.constant, 0
+        chosen, bound, rounds = np.zeros(0, np.int64), reduced.constant, 0
     else:
         search = Search(reduced, clock, seed, threads)
         search.run()

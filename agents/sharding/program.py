@@ -139,7 +139,7 @@ def _fixed_point(price: Array) -> tuple[int, Array]:
     """Return q, and prices, (T,), as whole numbers of 2^-q whose sum fits in 64 bits."""
     total = float(price.sum())
     if not total > 0:
-        return 0, np.zeros(len(price), dtype=np.int64)
+        return 0, np.zeros(len(price), np.int64)
     fine = max(_BITS - 1 - int(np.ceil(np.log2(total + len(price)))), 0)
     fine = min(fine, 2 * _FINEST)
     return fine, np.floor(np.ldexp(price, fine)).astype(np.int64)
@@ -147,7 +147,7 @@ def _fixed_point(price: Array) -> tuple[int, Array]:
 
 def _scaled(used: Array, rates: Array, shift: int) -> Array:
     """Return the exact floors of ``used * rates / 2^shift``, in parts of few Python integers."""
-    out = np.zeros(len(used), dtype=np.int64)
+    out = np.zeros(len(used), np.int64)
     (positive,) = np.nonzero((used > 0) & (rates > 0))
     for begin in range(0, len(positive), PART):
         part = positive[begin : begin + PART]
@@ -180,7 +180,7 @@ def _edges(
     order = np.lexsort((reduced.ends[:, 1], reduced.ends[:, 0]))
     degree = int(np.diff(model.start).max(initial=0))
     cap = 2**_BITS // (degree + 1)
-    extra, total = np.zeros(len(messages), dtype=np.int64), 0
+    extra, total = np.zeros(len(messages), np.int64), 0
     length = np.diff(reduced.edge_offset)[order]
     for edges in batches(length):
         entry = ranges(reduced.edge_offset[order[edges]], length[edges])

@@ -183,13 +183,13 @@ def prepare() -> None:
     pair = np.arange(2)
     toy = Reduced(
         None, pair, 2 * np.arange(3), np.arange(4), pair[None], 4 * pair, np.arange(4), pair,
-        np.array([[0, 1], [0, 1]]), 2 * np.arange(3), np.arange(4), np.ones(1, dtype=np.int64), 0,
-        np.zeros(4, dtype=np.int64), (),
+        np.array([[0, 1], [0, 1]]), 2 * np.arange(3), np.arange(4), np.ones(1, np.int64), 0,
+        np.zeros(4, np.int64), (),
     )  # fmt: skip
     search = Search(toy, Clock(None, 1))
     search.raise_bound(1.0, 2)
     search.dual.settle()
-    search.chosen = np.zeros(2, dtype=np.int64)
+    search.chosen = np.zeros(2, np.int64)
     search.anneal(Arm(0.03, 2), moves=1)
 
 
@@ -352,8 +352,8 @@ class Search:
 
     def decode(self) -> Array | None:
         """Return the plan that the messages and prices lead to; None if it is illegal."""
-        chosen = np.zeros(len(self.reduced), dtype=np.int64)
-        allowed = np.ones(len(self.model.costs), dtype=np.int8)
+        chosen = np.zeros(len(self.reduced), np.int64)
+        allowed = np.ones(len(self.model.costs), np.int8)
         dual, tree = self.dual, self.empty.copy()
         missed = complete(self.model, dual.costs, dual.messages, tree, allowed, chosen, dual.work)
         if missed >= 0 or not self.reduced.legal(chosen):
@@ -455,7 +455,7 @@ class Search:
         """Solve a connected part of the plan anew by HiGHS, the rest as it is."""
         assert self.chosen is not None
         model, count = self.model, len(self.reduced)
-        kept = np.zeros(len(model.costs), dtype=bool)
+        kept = np.zeros(len(model.costs), bool)
         kept[model.offset[:-1] + self.chosen] = True
         _, marginals = self.dual.settle(2)
         depth = float(self.rng.choice([0.5, 0.8, 1.0]))

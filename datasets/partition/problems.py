@@ -236,7 +236,7 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
         limit=np.nan,
         groups=tuple(np.split(arrays["members"].astype(np.int64), np.cumsum(arrays["sizes"])[:-1])),
         figures=arrays["figures"].reshape(count, len(CLASS)),
-        witnesses=np.zeros((0, count), dtype=bool),
+        witnesses=np.zeros((0, count), bool),
         fullest=arrays["fullest"].astype(np.int64),
         **{name: arrays[name] for name in ("gain", "weights", "paid", "step")},
     )

@@ -246,7 +246,7 @@ def generated(
     family: str, name: str, arrays: ChainArrays, cluster: Cluster, micro_batches: int, stages: int
 ) -> DrawnProblem:
     """Make a problem of a chain that was drawn, ``arrays`` in seconds and bytes."""
-    pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], dtype=object)
+    pivots = np.array([f"pivot_{i}" for i in range(len(arrays[0]))], object)
     profile = StageProfile(name, pivots, *arrays)
     return DrawnProblem(family, Pipeline(profile, cluster, stages, micro_batches))
 

@@ -400,7 +400,7 @@ def numbered(family: str, number: int, ranges: str = "inside") -> Board:
     row = bank(family)[number]
     reduced = Reduced(
         problem=None, nodes=np.arange(len(row["offset"]) - 1), constant=int(row["constant"]),
-        values=np.zeros(0, dtype=np.int64), steps=(), **{name: row[name] for name in ARRAYS},
+        values=np.zeros(0, np.int64), steps=(), **{name: row[name] for name in ARRAYS},
     )  # fmt: skip
     name = name_of(family, number, ranges)
     return replace(

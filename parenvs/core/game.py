@@ -275,7 +275,7 @@ class Game(ABC):
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.over = np.zeros(count, dtype=np.bool_)
+        self.over = np.zeros(count, np.bool_)
         self._rows = np.arange(count)
         self._problems: list[Any] = [None] * count  # what ``put`` gave each row
         self._shared: Any = None  # what all rows hold, if it is the same
@@ -286,7 +286,7 @@ class Game(ABC):
 
         What later calls change is returned as a view, as in ``observation``.
         """
-        return np.ones((self.count, int(self.action_space.n)), dtype=np.bool_)
+        return np.ones((self.count, int(self.action_space.n)), np.bool_)
 
     def put(self, rows: Rows, problem: Any) -> None:
         """Give rows a problem of a source; their episodes have to be started then."""
@@ -541,7 +541,7 @@ class Rowed(Game):
     ) -> dict[str, Array]:
         """Return the observation of k episodes; arguments are (k, A) or (k, C)."""
         over = np.asarray(over)
-        actions = np.zeros((*legal.shape, len(self.shown)), dtype=np.float32)
+        actions = np.zeros((*legal.shape, len(self.shown)), np.float32)
         for index, name in enumerate(self.shown):
             actions[..., index] = rows[name]
         actions[~legal | over[:, None]] = 0.0
@@ -583,14 +583,14 @@ class RowGame(Rowed):
         super().__init__(count)
         self.show_rows(size, rows)
         kept = count if self.keeps else 0
-        self.actions = np.zeros((kept, size, len(self.shown)), dtype=np.float32)
-        self.context = np.zeros((count, len(self.contexts)), dtype=np.float32)
-        self.mask = np.zeros((count, size), dtype=np.bool_)
+        self.actions = np.zeros((kept, size, len(self.shown)), np.float32)
+        self.context = np.zeros((count, len(self.contexts)), np.float32)
+        self.mask = np.zeros((count, size), np.bool_)
         self.cost = np.full(count, np.nan)
         self.reference, self.worst = np.ones((2, count))
         self._known = np.full((3, count), np.nan)  # start, bound, best
         self._returns, self._largest = np.zeros(count), 0.0
-        self._stale = np.ones(count, dtype=np.bool_)
+        self._stale = np.ones(count, np.bool_)
 
     @abstractmethod
     def look(self, rows: Array, part: Rows) -> None:
@@ -644,7 +644,7 @@ class RowGame(Rowed):
 
     def play(self, rows: Rows, actions: Array) -> Array:
         self._refresh()
-        rows, chosen = self._rows[rows], np.asarray(actions, dtype=np.int64)
+        rows, chosen = self._rows[rows], np.asarray(actions, np.int64)
         rewards = np.zeros(len(rows))
         legal = chosen.view(np.uint64) < self.mask.shape[1]  # where negative numbers are large
         legal &= self.mask[rows, np.where(legal, chosen, 0)]

@@ -132,7 +132,7 @@ class Flow:
 
     def producers(self, tensors: np.ndarray) -> np.ndarray:
         """(I,) bool: the instructions that make any of ``tensors``, (T,) bool."""
-        mask = np.zeros(len(self.opcode), dtype=bool)
+        mask = np.zeros(len(self.opcode), bool)
         results = np.array(self.producer)[tensors]
         mask[results[results >= 0]] = True
         return mask
@@ -188,7 +188,7 @@ class Flow:
 
     @staticmethod
     def _closure(tensors: Iterable[int], neighbors: list[list[int]]) -> np.ndarray:
-        closed = np.zeros(len(neighbors), dtype=bool)
+        closed = np.zeros(len(neighbors), bool)
         closed[list(reachable(tensors, neighbors.__getitem__))] = True
         return closed
 
@@ -280,7 +280,7 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     last_use = np.full(len(graph.element_type), -1)
     np.maximum.at(last_use, tensor, user)
     used_later = last_use[produced] > producer
-    used_later &= ~np.isin(produced, np.array(sorted(views), dtype=np.int64))
+    used_later &= ~np.isin(produced, np.array(sorted(views), np.int64))
     crossing = produced[used_later]
     # A result crosses every cut from its producer up to its last reader: as differences, whose
     # running sum is what crosses each cut.
@@ -289,7 +289,7 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     np.subtract.at(change_bytes, last_use[crossing], graph.tensor_bytes[crossing])
     weights = {Role.VARIABLE: np.zeros(count), Role.FROZEN: np.zeros(count)}
     tied = []
-    paths = np.full(count, "", dtype=object)
+    paths = np.full(count, "", object)
     for index, positions in reads.items():
         paths[positions[0]] = paths[positions[0]] or graph.paths[index]
         role = Role(int(graph.parameter_role[index]))
@@ -371,4 +371,4 @@ def free_instructions(
             free.append(opcode in _SOURCES)
         if free[-1]:
             free_tensors.update(results)
-    return np.array(free, dtype=bool)
+    return np.array(free, bool)

@@ -212,7 +212,7 @@ class Graph:
             self.strings[self.op_name[i]] or self.opcodes[self.opcode[i]]
             for i in np.asarray(instructions).tolist()
         ]
-        return np.array(names, dtype=object)
+        return np.array(names, object)
 
     def pivots(self) -> np.ndarray:
         """(n,) forward instructions at the top that are no parameters and not free, ascending."""

@@ -144,7 +144,7 @@ def with_arguments_named(
             path_index[index] = len(strings)
             strings.append(f"{keys_of(name)[0]}/{path}")
     return replace(
-        graph, parameter_path=np.array(path_index, dtype=np.int32), string_table=pack_texts(strings)
+        graph, parameter_path=np.array(path_index, np.int32), string_table=pack_texts(strings)
     )
 
 
@@ -219,7 +219,7 @@ def with_roles(
     opcodes = map(graph.opcodes.__getitem__, graph.opcode.tolist())
     rows = zip(opcodes, flow.operands, flow.results, strict=True)
     free = free_instructions(rows, scalars)
-    roles = np.array(role, dtype=np.uint8)
+    roles = np.array(role, np.uint8)
     graph = replace(graph, batch_size=int(batch_size), parameter_role=roles, free=free, notes=notes)
     if frozen is None:
         return graph

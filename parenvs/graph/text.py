@@ -89,14 +89,14 @@ def _runs(before: Lists, previous: list[int]) -> list[int]:
     """
     previous = list(previous)
     target = np.repeat(np.arange(len(before)), [len(row) for row in before])
-    source = np.array([i for row in before for i in row], dtype=np.int64)
+    source = np.array([i for row in before for i in row], np.int64)
     while True:
         run: list[int] = []
         count = 0
         for operand in previous:
             run.append(run[operand] if operand >= 0 else count)
             count += operand < 0
-        runs = np.array(run, dtype=np.int64)
+        runs = np.array(run, np.int64)
         crosses = runs[source] != runs[target]
         edges = (np.ones(crosses.sum(), np.int8), (runs[source[crosses]], runs[target[crosses]]))
         # Runs in one strong component wait for each other; each such component needs a cut.

@@ -386,7 +386,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
                 "the module has no scopes and no gradient was found in its data flow; every "
                 "instruction is taken as forward; roles rest on that",
             )
-        return replace(graph, phase=np.zeros(len(by_scope), dtype=np.uint8), notes=notes)
+        return replace(graph, phase=np.zeros(len(by_scope), np.uint8), notes=notes)
     phase = _flow_phases(flow, training)
     used = flow.producers(flow.ancestors(flow.outputs))
     phase[~used & (flow.graph.parent < 0)] = _FORWARD  # a loss that is not returned
@@ -454,7 +454,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
         elif flow.opcode[outer] == "while" and known[index] < 0 and phase[index] == _UPDATE:
             inherits = any(after_backward[t] for t in flow.operands[index])
             phase[index] = _BACKWARD if inherits else _FORWARD
-    return np.array(phase, dtype=np.uint8)
+    return np.array(phase, np.uint8)
 
 
 def _with_both_passes(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
@@ -492,7 +492,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     outputs = [t for t in flow.outputs if t not in dropped]
     # A loop or branch that is needed needs all that it takes, whatever becomes of it.
     needed = reachable(outputs, lambda t: flow.operands[flow.producer[t]])
-    retained = np.zeros(len(flow.opcode), dtype=bool)
+    retained = np.zeros(len(flow.opcode), bool)
     retained[[flow.producer[t] for t in needed]] = True
     # State that other weights' updates need, too, stays: a shared step count.
     state -= needed
@@ -506,7 +506,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
         f"gradients, updates and optimizer state of {len(frozen)} frozen weights are left "
         "out of the step"
     )
-    selected = _subgraph(graph, retained, np.array(outputs, dtype=np.int32), state)
+    selected = _subgraph(graph, retained, np.array(outputs, np.int32), state)
     return replace(selected, notes=(*graph.notes, note))
 
 

@@ -20,7 +20,7 @@ _LEVELS = (0, 95, 135, 175, 215, 255)
 
 def picture(text: str) -> np.ndarray:
     """Return a text of ``parenvs.view.text`` as an array of shape (800, 1120, 3), uint8."""
-    frame = np.full((_LINES, _HIGH, _COLUMNS, _WIDE, 3), 255, dtype=np.uint8)
+    frame = np.full((_LINES, _HIGH, _COLUMNS, _WIDE, 3), 255, np.uint8)
     lines = text.split("\n")
     if len(lines) > _LINES - 2:
         lines[_LINES - 3 :] = ["…"]

@@ -168,7 +168,7 @@ class PartitionChoice(RowGame):
         super().__init__(count, 2, rows)
         self.source, largest = source_of(instance, family, order, problem)
         self.partial_plans = PartialPlans(count, largest)
-        self.position = np.zeros(count, dtype=np.int64)
+        self.position = np.zeros(count, np.int64)
         self.earned = np.zeros(count)
 
     def put(self, rows: Rows, problem: Linear) -> None:
@@ -189,7 +189,7 @@ class PartitionChoice(RowGame):
         is_open = partial_plans.decisions[rows] == OPEN
         room, bounds = self._judged(rows, stake, is_open)
         mask = room >= 0
-        actions = np.zeros((len(rows), 2, len(self.shown)), dtype=np.float32)
+        actions = np.zeros((len(rows), 2, len(self.shown)), np.float32)
         offset = len(self.ahead) if self.looks else 0
         limit = tables.limit[slot]
         of_class, rest = partial_plans.relaxed(rows, stake, is_open)
@@ -207,7 +207,7 @@ class PartitionChoice(RowGame):
         bare[:, 1 + len(CLASS) :] = partial_plans.excluded(rows, stake, is_open)
         # Features of a choice that the mask forbids say nothing.
         actions[~mask] = 0.0
-        context = np.empty((len(rows), len(self.contexts)), dtype=np.float32)
+        context = np.empty((len(rows), len(self.contexts)), np.float32)
         size = tables.size[slot]
         context[:, 0] = 1.0 - is_open.sum(axis=1) / size
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
@@ -251,7 +251,7 @@ class PartitionChoice(RowGame):
 
     def chosen(self, row: int) -> Array:
         """Return the classes of the graph that are partitioned so far, (C,) bool."""
-        chosen = np.zeros(len(self.problem(row).classes), dtype=bool)
+        chosen = np.zeros(len(self.problem(row).classes), bool)
         chosen[self._decided(row, PARTITION)] = True
         return chosen
 

@@ -65,8 +65,8 @@ class Factors:
             HloError: an opcode without a rule; names the instruction.
         """
         reader = _Reader(graph, rules)
-        links = np.array(reader.links, dtype=np.int64).reshape(-1, 3)
-        factors = np.array(reader.factors, dtype=np.int64).reshape(-1, 3)
+        links = np.array(reader.links, np.int64).reshape(-1, 3)
+        factors = np.array(reader.factors, np.int64).reshape(-1, 3)
         return cls(
             graph,
             rules,
@@ -75,7 +75,7 @@ class Factors:
             instruction=factors[:, 0].astype(np.int32),
             member=factors[:, 1].copy(),
             kind=factors[:, 2].astype(np.uint8),
-            untouchable=np.array(reader.untouchable, dtype=np.int64).reshape(-1, 2),
+            untouchable=np.array(reader.untouchable, np.int64).reshape(-1, 2),
         )
 
     @cached_property
@@ -236,7 +236,7 @@ class _Reader:
 
 def free_tensors(graph: Graph) -> Array:
     """(T,) bool: results of free instructions, which take part in no rule."""
-    free = np.zeros(len(graph.element_type), dtype=bool)
+    free = np.zeros(len(graph.element_type), bool)
     free[graph.results[np.repeat(graph.free, np.diff(graph.result_offset))]] = True
     return free
 
@@ -310,7 +310,7 @@ class DimensionClasses:
         tensors = graph.parameter_tensor[parameters]
         return np.concatenate(
             [np.arange(graph.dim_offset[t], graph.dim_offset[t + 1]) for t in tensors]
-            or [np.zeros(0, dtype=np.int64)]
+            or [np.zeros(0, np.int64)]
         )
 
     def splittable(self, tensor: int) -> Array:
@@ -345,7 +345,7 @@ class DimensionClasses:
 
     def chosen(self, partition: Mapping[str, int]) -> Array:
         """(C,) bool, the classes of the partitioned dimensions of entry parameters, by path."""
-        chosen = np.zeros(len(self), dtype=bool)
+        chosen = np.zeros(len(self), bool)
         for path, dimension in partition.items():
             chosen[self.label[self.graph.dim_offset[self.tensor[path]] + dimension]] = True
         return chosen
@@ -378,7 +378,7 @@ class DimensionClasses:
 
 def compatible(order: Iterable[int], rivals: Callable[[int], Array], count: int) -> Array:
     """Greedy independent set, (count,) bool: classes in order, unless one before excludes them."""
-    chosen, is_open = np.zeros(count, dtype=bool), np.ones(count, dtype=bool)
+    chosen, is_open = np.zeros(count, bool), np.ones(count, bool)
     for index in order:
         if is_open[index]:
             chosen[index] = True
@@ -423,7 +423,7 @@ def _linked(graph: Graph, rules: str) -> DimensionClasses:
     links = coo_array((np.ones(len(factors.links)), factors.links.T), shape=(size, size))
     # "Split together" is an equivalence: classes are the components of the links.
     count, label = connected_components(links, directed=False)
-    blocked_by = np.full(count, -1, dtype=np.int32)
+    blocked_by = np.full(count, -1, np.int32)
     # Backwards, so that the first instruction that blocks a class is the one that stays.
     for instruction, dimension in factors.untouchable[::-1].tolist():
         blocked_by[label[dimension]] = instruction
@@ -448,8 +448,8 @@ def _linked(graph: Graph, rules: str) -> DimensionClasses:
         label=label.astype(np.int32),
         blocked=blocked_by >= 0,
         blocked_by=blocked_by,
-        conflicts=np.array(pairs, dtype=np.int32).reshape(-1, 2),
-        conflict_at=np.array([first_conflict[pair] for pair in pairs], dtype=np.int32),
+        conflicts=np.array(pairs, np.int32).reshape(-1, 2),
+        conflict_at=np.array([first_conflict[pair] for pair in pairs], np.int32),
     )
 
 
@@ -558,7 +558,7 @@ def batch_classes(classes: DimensionClasses) -> Array:
         for tensor in graph.parameter_tensor[classes.inputs].tolist()
         if graph.shape(tensor)[:1] == (graph.batch_size,)
     ]
-    is_batch = np.zeros(len(classes), dtype=bool)
+    is_batch = np.zeros(len(classes), bool)
     is_batch[classes.label[dimensions]] = True
     return is_batch
 
@@ -606,7 +606,7 @@ def _resize_constants(graph: Graph, follows: Array, dims: Array) -> None:
     They are constants, in no class, but reading them takes as long as reading any other.
     """
     free, instructions = free_tensors(graph), np.arange(len(graph.opcode))
-    resized = np.zeros(len(graph.element_type), dtype=bool)
+    resized = np.zeros(len(graph.element_type), bool)
     resized[owner_of(graph)[follows]] = True
     reader, operand = graph.uses(instructions)
     toucher, tensor = np.concatenate([(reader, operand), graph.makes(instructions)], axis=1)
@@ -667,7 +667,7 @@ def synchronized_once(classes: DimensionClasses) -> Array:
     the devices, unless something that has the batch in it reads them, or they are inside a loop.
     """
     graph = classes.graph
-    has_batch = np.zeros(len(graph.element_type), dtype=bool)
+    has_batch = np.zeros(len(graph.element_type), bool)
     has_batch[owner_of(graph)[batch_classes(classes)[classes.label] & (graph.dims > 1)]] = True
     operands = nested(graph.operands, graph.operand_offset)
     results = nested(graph.results, graph.result_offset)
@@ -682,4 +682,4 @@ def synchronized_once(classes: DimensionClasses) -> Array:
         if is_needed and not updates[index]:
             for tensor in operands[index]:
                 needed[tensor] = True
-    return np.array(waits, dtype=bool)
+    return np.array(waits, bool)

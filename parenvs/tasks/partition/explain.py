@@ -149,12 +149,12 @@ class _Reasons:
         self.problem = problem
         self.planned, self.alone = report is not None, report is None and alone
         self.classes, self.graph = problem.classes, problem.graph
-        self.chosen = np.zeros(len(self.classes), dtype=bool) if report is None else report.chosen
+        self.chosen = np.zeros(len(self.classes), bool) if report is None else report.chosen
         self.scope = problem.scope if report is None else report.plan.scope
         self.words = Explainer(self.classes)
         self.paper_weights = problem.returns_of("paper", self.scope).weights
         pairs = self.classes.conflicts
-        self.excluded = np.zeros(len(self.classes), dtype=bool)
+        self.excluded = np.zeros(len(self.classes), bool)
         for first, second in (pairs.T, pairs.T[::-1]):
             self.excluded[first[self.chosen[second]]] = True
         # Class -> its first dimension by path; of what the plan decides, where there is any.

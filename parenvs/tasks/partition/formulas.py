@@ -49,7 +49,7 @@ def runs(graph: Graph, seconds: Array) -> Array:
     Of a conditional's branches the one that takes longest counts, by the instructions' own
     ``seconds`` (I,) and those of the loops and branches in it.
     """
-    seconds_with_inside = np.array(seconds, dtype=np.float64)  # of one run
+    seconds_with_inside = np.array(seconds, np.float64)  # of one run
     runs_in_parent = np.ones(len(seconds_with_inside))
     outers = np.unique(graph.parent[graph.parent >= 0])
     for outer in outers[::-1].tolist():  # instructions inside have higher numbers
@@ -267,7 +267,7 @@ class Footprint:
         self.gradient = self.transient & backward & update
         # A tensor is in memory from its first moment to its last, both included.
         tensor = np.flatnonzero(self.transient)
-        self.order, self.reruns = np.arange(steps), np.zeros(steps, dtype=bool)
+        self.order, self.reruns = np.arange(steps), np.zeros(steps, bool)
         self.lifetimes = Lifetimes(tensor, self.first[tensor], self.last[tensor])
         moment = self._recompute_segments() if recompute else self.order
         if micro_batches > 1:
@@ -425,7 +425,7 @@ class Footprint:
             moment[segment_needed[index] :] += len(inside)
             delay += len(inside)
         self.reruns = second >= 0
-        self.order = np.zeros(steps + delay, dtype=np.int64)
+        self.order = np.zeros(steps + delay, np.int64)
         self.order[moment] = np.arange(steps)
         self.order[second[self.reruns]] = np.flatnonzero(self.reruns)
         reread = np.full(len(self.bytes), -1)
@@ -448,16 +448,16 @@ class Footprint:
         ``remade`` (T,) bool: tensors that the backward pass reads and that are not ``kept``, (T,).
         """
         graph = self.graph
-        needed = np.zeros(len(self.bytes), dtype=bool)
+        needed = np.zeros(len(self.bytes), bool)
         needed[graph.operands[self._read_by >= end]] = True
         needed &= remade[self._viewed]
         available = kept[self._viewed] | free_tensors(graph)
-        recomputed = np.zeros(len(graph.opcode), dtype=bool)
+        recomputed = np.zeros(len(graph.opcode), bool)
         # Backwards: all readers of a result are seen before its writer.
         for index in range(end - 1, -1, -1):
             if needed[self._results[index]].any():
                 recomputed[index] = True
-                operands = np.array(self._operands[index], dtype=np.int64)
+                operands = np.array(self._operands[index], np.int64)
                 needed[operands[~available[operands]]] = True
         return recomputed & ~np.isin(graph.opcode, _codes(graph, ("parameter",)))
 
@@ -475,10 +475,10 @@ class Footprint:
         np.add.at(kept, self.first[saved], self.bytes[saved])
         crossing, total = np.cumsum(change)[:end], np.cumsum(kept)
         if not kept.any():
-            return np.zeros(0, dtype=np.int64)
+            return np.zeros(0, np.int64)
         # Borders at local minima of crossing bytes keep least per segment (arXiv 1604.06174).
         minima = _local_minima(crossing)
-        best, lowest = np.zeros(0, dtype=np.int64), np.inf
+        best, lowest = np.zeros(0, np.int64), np.inf
         for halvings in range(_HALVINGS):
             borders = _divide(minima, crossing, total, float(total[-1]) / 2**halvings)
             crosses = _crossing_tensors(results, self.first, last_forward, borders)
@@ -545,12 +545,12 @@ def _divide(minima: Array, crossing: Array, total: Array, size: float) -> Array:
         border = int(window[::-1][crossing[window][::-1].argmin()])
         borders.append(border)
         passed = float(total[border])
-    return np.array(borders, dtype=np.int64)
+    return np.array(borders, np.int64)
 
 
 def _crossing_tensors(results: Array, first: Array, last: Array, borders: Array) -> Array:
     """(T,) bool, ``results`` that are written before a border (``first``) and read after it."""
     if not len(borders):
-        return np.zeros(len(results), dtype=bool)
+        return np.zeros(len(results), bool)
     following = np.append(borders, np.iinfo(np.int64).max)[np.searchsorted(borders, first)]
     return np.asarray(results & (last > following))

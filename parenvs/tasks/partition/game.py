@@ -86,7 +86,7 @@ class PartitionSpace:
     def chosen(self, decisions: Array | Sequence[int]) -> Array:
         """(..., C) bool, classes of the graph, from (..., K) decisions, 1 for partitioned."""
         split = np.asarray(decisions) == PARTITION
-        chosen = np.zeros((*split.shape[:-1], len(self.problem.classes)), dtype=bool)
+        chosen = np.zeros((*split.shape[:-1], len(self.problem.classes)), bool)
         chosen[..., self.classes] = split
         return chosen
 
@@ -124,7 +124,7 @@ class PartitionSpace:
         # Stable: dimensions of one class, and classes of one weight, stay in path order.
         order = np.argsort(-np.where(splittable, weights[label], -np.inf), kind="stable")
         labels = list(dict.fromkeys(label[order[~fixed[order]]].tolist()))
-        classes = np.array(labels, dtype=np.int64)
+        classes = np.array(labels, np.int64)
         position = np.full(len(problem.classes), -1)
         position[classes] = np.arange(len(classes))
         class_of = np.where(fixed, -1, position[label])
@@ -143,7 +143,7 @@ class PartitionSpace:
             questions = questions[np.sort(earliest)]
             decided = [np.flatnonzero(label == label[question]) for question in questions]
         question_class = class_of[questions].tolist()
-        start = np.full(len(dims), OPEN, dtype=np.int8)
+        start = np.full(len(dims), OPEN, np.int8)
         if inferred:
             start[fixed] = REPLICATE
         start[np.isin(label, list(partitioned))] = PARTITION
@@ -257,8 +257,8 @@ class Tables(NamedTuple):
 @lru_cache(maxsize=32)
 def tables_of(space: PartitionSpace) -> Tables:
     """The tables of a space; the same space gives the same object."""
-    count, question_class = len(space.classes), np.array(space.question_class, dtype=np.int64)
-    start = np.full(count + 2, OPEN, dtype=np.int8)
+    count, question_class = len(space.classes), np.array(space.question_class, np.int64)
+    start = np.full(count + 2, OPEN, np.int8)
     start[count + 1] = REPLICATE
     for label, (first, *_) in enumerate(space.members):
         if space.start[first] == PARTITION:
@@ -279,7 +279,7 @@ def tables_of(space: PartitionSpace) -> Tables:
 
 
 def _ragged(rows: Sequence[Sequence[int] | Array]) -> tuple[Array, Array]:
-    entries = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, rows)])
+    entries = np.concatenate([np.zeros(0, np.int64), *map(np.asarray, rows)])
     return np.cumsum([0, *map(len, rows)]), entries.astype(np.int64)
 
 
@@ -330,7 +330,7 @@ def answer(tables, rows, actions, decisions, classes, position, over):
     return rewards
 
 
-MASKS = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.bool_)
+MASKS = np.array([[1, 0], [0, 1], [1, 1]], np.bool_)
 """Legal actions if the class at stake is replicated (row 0), partitioned (1), or open (-1)."""
 
 
@@ -439,10 +439,10 @@ class PartitionGame(Rowed):
         self.memory = memory
         self.space = space
         self.source: Source = Fixed(space)
-        self.decisions = np.zeros((count, len(space.dimensions)), dtype=np.int8)
+        self.decisions = np.zeros((count, len(space.dimensions)), np.int8)
         # Whatever the problem, it has no more classes than dimensions.
-        self.classes = np.zeros((count, len(space.dimensions) + 2), dtype=np.int8)
-        self.position = np.zeros(count, dtype=np.int64)
+        self.classes = np.zeros((count, len(space.dimensions) + 2), np.int8)
+        self.position = np.zeros(count, np.int64)
         self.earned = np.zeros(count)
         self.action_space = spaces.Discrete(2)
         observed: dict[str, spaces.Space[Any]] = {
@@ -460,7 +460,7 @@ class PartitionGame(Rowed):
 
     @property
     def legal(self) -> Array:
-        legal = np.ones((self.count, 2), dtype=np.bool_)
+        legal = np.ones((self.count, 2), np.bool_)
         for space, index in self.by_problem(self._rows):
             # No action contradicts what was inferred, as only open classes are asked about.
             if self.masked and not space.inferred:
@@ -514,14 +514,14 @@ class PartitionGame(Rowed):
 
     def _stakes(self, rows: Array) -> Array:
         """(k, 5) float32, see ``PartitionSpace.stakes``."""
-        stakes = np.empty((len(rows), STAKES), dtype=np.float32)
+        stakes = np.empty((len(rows), STAKES), np.float32)
         for space, index in self.by_problem(rows):
             stakes[index] = space.stakes.take(self.position[rows[index]], axis=0)
         return stakes
 
     def _row_observation(self, rows: Array) -> dict[str, Array]:
         columns = {name: np.zeros((len(rows), 2)) for name in self.columns}
-        context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
+        context = np.zeros((len(rows), len(self.contexts)), np.float32)
         for name, values in zip(CLASS, self._stakes(rows).T, strict=True):
             columns[name][:, PARTITION] = values
         columns["partition"][:, PARTITION] = 1.0
@@ -594,7 +594,7 @@ class PartitionGame(Rowed):
     def _check_memory(self) -> None:
         problem = self.space.problem
         if problem.step.limit is None:
-            every_class = np.ones(len(problem.classes), dtype=bool)
+            every_class = np.ones(len(problem.classes), bool)
             minimum, what = problem.footprint.memory(every_class).peak, "that of a device"
         else:
             minimum, what = problem.footprint.lower_bound(~problem.classes.blocked), "memory_limit"

@@ -169,7 +169,7 @@ class Linear:
     def conflicts(self) -> Any:
         """(pairs, K) sparse, a row of two ones for each pair of classes that exclude each other."""
         pairs = [(k, x) for k, rivals in enumerate(self.rivals) for x in rivals.tolist() if k < x]
-        return conflict_matrix(np.array(pairs, dtype=np.int64).reshape(-1, 2), len(self.gain))
+        return conflict_matrix(np.array(pairs, np.int64).reshape(-1, 2), len(self.gain))
 
     @cached_property
     def relaxed(self) -> Relaxed:
@@ -216,14 +216,14 @@ class Linear:
         saved_share = 1.0 - problem.device_share[classes]
         replicated_bytes, split_bytes = _moment_bytes(problem, space)
         groups, weights = _instruction_groups(problem, space)
-        at = problem.footprint.memory(np.zeros(len(problem.classes), dtype=bool)).at
+        at = problem.footprint.memory(np.zeros(len(problem.classes), bool)).at
         peak = problem.footprint.saved_at(at)
         return cls(
             name=name,
-            classes=np.asarray(classes, dtype=np.int64),
+            classes=np.asarray(classes, np.int64),
             gain=gain / seconds,
             replicated_seconds=problem.replicate_seconds,
-            rivals=tuple(np.array(sorted(rivals), dtype=np.int64) for rivals in space.rivals),
+            rivals=tuple(np.array(sorted(rivals), np.int64) for rivals in space.rivals),
             replicated_bytes=replicated_bytes,
             saved_bytes=split_bytes * saved_share[:, None],
             limit=limit,
@@ -234,7 +234,7 @@ class Linear:
                 problem, space, gain / seconds, peak.saved_bytes[classes] / peak.replicated_bytes
             ),
             step=_step(problem, len(classes), float(replicated_bytes.max())),
-            witnesses=np.zeros((0, len(classes)), dtype=bool),
+            witnesses=np.zeros((0, len(classes)), bool),
             fullest=np.arange(len(replicated_bytes)),
         )
 
@@ -263,7 +263,7 @@ def _fullness(used: float, limit: float) -> float:
 def _figures(problem: Partitioning, space: PartitionSpace, gain: Array, memory: Array) -> Array:
     """(K, 9) float32 features of the classes, ``CLASS``."""
     classes = space.classes
-    stakes = np.zeros((len(classes), 5), dtype=np.float32)
+    stakes = np.zeros((len(classes), 5), np.float32)
     stakes[np.asarray(space.question_class)] = space.stakes[:-1]
     dimensions, parameter_bytes, *_ = stakes.T
     seconds = problem.replicate_seconds or 1.0
@@ -292,7 +292,7 @@ def _step(problem: Partitioning, classes: int, replicated: float) -> Array:
         step.recomputes,
         np.log2(classes) / DOUBLINGS,
     )
-    return np.clip(np.array(figures, dtype=np.float32), -1.0, 1.0)
+    return np.clip(np.array(figures, np.float32), -1.0, 1.0)
 
 
 def _moment_bytes(problem: Partitioning, space: PartitionSpace) -> tuple[Array, Array]:
@@ -353,7 +353,7 @@ def _instruction_groups(
     group, members = _grouped_by_classes(instructions, index[counts], len(problem.graph.opcode))
     seconds = np.bincount(group, problem.seconds, len(members))
     # Group 0, of instructions that no class splits, is left out.
-    return tuple(np.array(classes, dtype=np.int64) for classes in members[1:]), seconds[1:]
+    return tuple(np.array(classes, np.int64) for classes in members[1:]), seconds[1:]
 
 
 def _space_index(problem: Partitioning, space: PartitionSpace) -> Array:
@@ -374,7 +374,7 @@ def _grouped_by_classes(
     pairs = np.unique(np.stack([item, class_], axis=1), axis=0)
     items, first, sizes = np.unique(pairs[:, 0], return_index=True, return_counts=True)
     groups: dict[tuple[int, ...], int] = {(): 0}
-    result = np.zeros(count, dtype=np.int64)
+    result = np.zeros(count, np.int64)
     for index, begin, size in zip(items.tolist(), first.tolist(), sizes.tolist(), strict=True):
         members = tuple(pairs[begin : begin + size, 1].tolist())
         result[index] = groups.setdefault(members, len(groups))
@@ -415,12 +415,12 @@ class Tables:
         self.gain = np.zeros((slots, k))
         self.paid = np.zeros((slots, k + 1))
         self.saved_bytes = np.zeros((slots, k, m))
-        self.figures = np.zeros((slots, k, len(CLASS)), dtype=np.float32)
-        self.excluding = np.zeros((slots, k, len(EXCLUDED)), dtype=np.float32)
+        self.figures = np.zeros((slots, k, len(CLASS)), np.float32)
+        self.excluding = np.zeros((slots, k, len(EXCLUDED)), np.float32)
         # The classes that each excludes, and how many; the heuristic's score by size.
-        self.rivals = np.zeros((slots, k, k), dtype=np.int16)
-        self.rival_count = np.zeros((slots, k), dtype=np.int64)
-        self.rule = np.zeros((slots, k), dtype=np.float32)
+        self.rivals = np.zeros((slots, k, k), np.int16)
+        self.rival_count = np.zeros((slots, k), np.int64)
+        self.rule = np.zeros((slots, k), np.float32)
         # Of each class the relaxation's split, reduced worth and own worth; bytes that it leaves at
         # each moment, and their price.
         self.split, self.worth, self.own = np.zeros((3, slots, k))
@@ -429,12 +429,12 @@ class Tables:
         self.members = np.full((slots, size.members, size.groups), k)
         self.weights = np.zeros((slots, size.groups))
         # Of each problem: classes, moments, bytes, seconds replicated and at the start, price.
-        self.size, self.moments = np.zeros((2, slots), dtype=np.int64)
+        self.size, self.moments = np.zeros((2, slots), np.int64)
         self.limit, self.replicated_seconds, self.start, self.price = np.zeros((4, slots))
-        self.step = np.zeros((slots, len(STEP)), dtype=np.float32)
+        self.step = np.zeros((slots, len(STEP)), np.float32)
         # Decisions before the first step; witnesses, repeated where fewer; the bytes they leave.
-        self.decisions = np.full((slots, k), REPLICATE, dtype=np.int8)
-        self.completions = np.zeros((slots, k, w), dtype=np.bool_)
+        self.decisions = np.full((slots, k), REPLICATE, np.int8)
+        self.completions = np.zeros((slots, k, w), np.bool_)
         self.slack = np.full((slots, w, m), np.inf)
 
     def put(self, slot: int, problem: Linear) -> None:
@@ -490,12 +490,12 @@ class PartialPlans:
         self.problems: list[Linear] = []
         self.tables = Tables(FIRST, largest)
         k, m, w = largest.classes, largest.moments, largest.witnesses
-        self.slot = np.zeros(count, dtype=np.int64)
-        self.decisions = np.full((count, k), OPEN, dtype=np.int8)
-        self.completions = np.zeros((count, k, w), dtype=np.bool_)
+        self.slot = np.zeros(count, np.int64)
+        self.decisions = np.full((count, k), OPEN, np.int8)
+        self.completions = np.zeros((count, k, w), np.bool_)
         self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
         self.expected = np.zeros((count, m))
-        self.current, self._witness_index = np.zeros((count, w), dtype=np.int8), np.arange(w)
+        self.current, self._witness_index = np.zeros((count, w), np.int8), np.arange(w)
 
     def has_room(self, problem: Linear) -> bool:
         """Whether a problem is no larger than the largest."""
@@ -585,7 +585,7 @@ class PartialPlans:
         An instruction is split at most once, by the class that saves most of it.
         """
         tables, slot, episodes = self.tables, self.slot[rows], np.arange(len(rows))
-        splittable = np.zeros((2, len(rows), is_open.shape[1] + 1), dtype=np.bool_)
+        splittable = np.zeros((2, len(rows), is_open.shape[1] + 1), np.bool_)
         splittable[:, :, :-1] = is_open
         splittable[:, episodes, candidates] = False
         # Partitioning a candidate excludes its rivals.
@@ -625,7 +625,7 @@ class PartialPlans:
 
     def excluded(self, rows: Array, candidates: Array, is_open: Array) -> Array:
         """Return the sums of ``EXCLUDED`` over the open rivals of the candidates, (k, 3)."""
-        figures = np.zeros((len(rows), len(EXCLUDED)), dtype=np.float32)
+        figures = np.zeros((len(rows), len(EXCLUDED)), np.float32)
         episode, rival = self.rivals(rows, candidates)
         rival_open = is_open[episode, rival]
         episode, rival = episode[rival_open], rival[rival_open]
@@ -640,8 +640,8 @@ class PartialPlans:
         episodes, slot = np.arange(len(rows)), self.slot[rows]
         remaining = is_open.copy()
         remaining[episodes, candidates] = False
-        classes = np.empty((len(rows), count), dtype=np.int64)
-        exists = np.empty((len(rows), count), dtype=np.bool_)
+        classes = np.empty((len(rows), count), np.int64)
+        exists = np.empty((len(rows), count), np.bool_)
         for index in range(count):
             classes[:, index] = first = remaining.argmax(axis=1)
             exists[:, index] = remaining[episodes, first]

@@ -82,7 +82,7 @@ def cells(
     paths that an episode has not yet settled.
     """
     graph, classes = problem.graph, problem.classes
-    chosen = np.zeros(len(classes), dtype=bool) if report is None else report.chosen
+    chosen = np.zeros(len(classes), bool) if report is None else report.chosen
     broken, broken_paths = _broken(report, chosen)
     open_paths = set(graph.paths if report is None and undecided is None else undecided or ())
     scale = problem.footprint.scale(chosen)
@@ -123,7 +123,7 @@ def _broken(report: PartitionReport | None, chosen: np.ndarray) -> tuple[np.ndar
         which the plan names no dimension or a wrong one.
     """
     if report is None or report.legal:
-        return np.zeros(len(chosen), dtype=bool), set()
+        return np.zeros(len(chosen), bool), set()
     problem, partition = report.problem, report.plan.partition
     classes, pairs = problem.classes, problem.classes.conflicts
     broken = chosen & classes.blocked

@@ -135,7 +135,7 @@ def forward_part(graph: Graph) -> Graph:
     """Return the graph with its forward instructions and entry parameters alone."""
     entry = np.array([name == "parameter" for name in graph.opcodes])[graph.opcode]
     keep = np.flatnonzero((graph.phase == Phase.FORWARD) | (entry & (graph.parent < 0)))
-    new = np.full(len(graph.opcode) + 1, -1, dtype=np.int32)  # parent -1 stays -1
+    new = np.full(len(graph.opcode) + 1, -1, np.int32)  # parent -1 stays -1
     new[keep] = np.arange(len(keep))
     _, operands = graph.uses(keep)
     _, results = graph.makes(keep)
@@ -318,7 +318,7 @@ def _flow_borders(graph: Graph, pivots: Array, counted: ChainBytes) -> Borders:
 def _depend_on_batch(graph: Graph, pivots: Array) -> Array:
     """(N,) bool: pivots that depend on the batch, not on weights alone."""
     batch = graph.parameter_tensor[graph.parameter_role == Role.BATCH]
-    return _transitive_readers(graph, pivots, batch, np.ones(len(pivots), dtype=bool))
+    return _transitive_readers(graph, pivots, batch, np.ones(len(pivots), bool))
 
 
 def _transitive_readers(graph: Graph, pivots: Array, tensors: Array, passes_on: Array) -> Array:
@@ -335,7 +335,7 @@ def _transitive_readers(graph: Graph, pivots: Array, tensors: Array, passes_on: 
         if is_reader and passes:
             read.update(results[result_start[pivot] : result_start[pivot + 1]])
         reads.append(is_reader)
-    return np.array(reads, dtype=bool)
+    return np.array(reads, bool)
 
 
 ADAM_COPIES = 4
@@ -410,7 +410,7 @@ def step(plan: PipelinePlan, target: Any, element_bytes: int) -> Step:
     chain = target if isinstance(target, StageProfile) else None
     knows_kept = chain is None or chain.resident_bytes is not None
     report = judge(replace(plan, recompute="none") if knows_kept else plan, target)
-    crossing = report.pipeline.profile.cut_bytes[np.array(plan.cuts, dtype=int) - 1]
+    crossing = report.pipeline.profile.cut_bytes[np.array(plan.cuts, int) - 1]
     measured: dict[str, float] = {}
     if chain is not None:
         measured = dict(zip(map(str, chain.names), chain.parameter_bytes.tolist(), strict=True))

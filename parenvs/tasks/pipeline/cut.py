@@ -259,7 +259,7 @@ class Board:
             (count if 3 * end * count <= MAX_OPENINGS else 0, end, 3), np.float32
         )
         index = np.arange(len(self.openings))
-        chosen = np.zeros((len(index), space.stages - 1), dtype=np.int64)
+        chosen = np.zeros((len(index), space.stages - 1), np.int64)
         chosen[1:, 0] = np.arange(low[0], high[0])[: len(index)]
         write_features(kernel, self.last_stages, chosen, index.clip(max=1), index, self.openings)
 
@@ -447,16 +447,16 @@ class PipelineCut(Rowed):
         self.observation_space, self._paper = spaces.Dict(observed), paper
         if rows is not None:
             self.show_rows(candidate_count, rows)
-        self.chosen = np.zeros((count, cuts), dtype=np.int64)
-        self.steps = np.zeros(count, dtype=np.int64)
+        self.chosen = np.zeros((count, cuts), np.int64)
+        self.steps = np.zeros(count, np.int64)
         self.figures = np.full((3, count), np.nan)  # see ``Board.outcome``
-        self._cuts = np.empty((count, cuts), dtype=np.float32)
+        self._cuts = np.empty((count, cuts), np.float32)
         # Legal are the candidates [begin, end) of each episode.
-        self._window = np.zeros((count, 2), dtype=np.int64)
+        self._window = np.zeros((count, 2), np.int64)
 
     @property
     def legal(self) -> Array:
-        legal = np.empty((self.count, int(self.action_space.n)), dtype=np.bool_)
+        legal = np.empty((self.count, int(self.action_space.n)), np.bool_)
         write_mask(self._window, legal)
         return legal
 
@@ -508,7 +508,7 @@ class PipelineCut(Rowed):
 
     def _row_observation(self, rows: Array, features: Array, legal: Array) -> dict[str, Array]:
         pivot, stage, devices, reward = np.zeros((4, *legal.shape))
-        context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
+        context = np.zeros((len(rows), len(self.contexts)), np.float32)
         for board, index in self.by_problem(rows):
             kernel, row, stages = board.kernel, rows[index], self.episode_steps + 1
             step = self.steps[row]
@@ -591,7 +591,7 @@ class PipelineCut(Rowed):
             low, *_ = self._shared.kernel.low
             opening = np.where(steps, self.chosen[rows, 0] - low + 1, 0)
             return self._shared.openings.take(opening, axis=0)
-        features = np.zeros((len(rows), int(self.action_space.n), 3), dtype=np.float32)
+        features = np.zeros((len(rows), int(self.action_space.n), 3), np.float32)
         for board, index in self.by_problem(rows):
             part = self._rows[: len(rows)][index]
             write_features(

@@ -392,15 +392,15 @@ class PipelineImprovement(games.RowGame):
         self.pairs = count_of_stages >= PAIRED if pairs is None else pairs
         self.relocations = self.others**2
         super().__init__(count, 2 * self.others if self.pairs else self.relocations, rows)
-        self.cuts, self.devices = np.zeros((2, count, count_of_stages + 1), dtype=np.int64)
-        self.seconds, self.turn = np.zeros(count), np.zeros(count, dtype=np.int64)
+        self.cuts, self.devices = np.zeros((2, count, count_of_stages + 1), np.int64)
+        self.seconds, self.turn = np.zeros(count), np.zeros(count, np.int64)
         # The cut that a first action of a pair chose, from 0 on.
         self.removed = np.full(count, -1)
-        self.tried = np.zeros((count, self.relocations), dtype=np.bool_)
+        self.tried = np.zeros((count, self.relocations), np.bool_)
         self.plans = np.zeros((count, 5))
         size = count if self.pairs else 0
-        self.rows = np.zeros((size, self.relocations, len(self.shown)), dtype=np.float32)
-        self._is_new = np.ones(count, dtype=np.bool_)  # whether rows of the plan are to be computed
+        self.rows = np.zeros((size, self.relocations, len(self.shown)), np.float32)
+        self._is_new = np.ones(count, np.bool_)  # whether rows of the plan are to be computed
 
     def start(self, rows: games.Rows) -> None:
         self.fresh(rows)

@@ -126,14 +126,14 @@ def observe(space: PointSpace) -> dict[str, Array]:
         ]
     )
     longest = seconds.max()
-    chain = np.zeros((4, POINTS), dtype=np.float32)
+    chain = np.zeros((4, POINTS), np.float32)
     chain[:3, :point_count], chain[3, :point_count] = seconds / longest, 1.0
     unit_count = len(space.devices) - 1
     first_device, end_device = space.devices[:-1], space.devices[1:]
     # The bandwidth between two units, or inside one, is that of the group that spans both.
     group_first = np.minimum.outer(first_device, first_device)
     group_end = np.maximum.outer(end_device, end_device)
-    topology = np.zeros((UNITS, UNITS), dtype=np.float32)
+    topology = np.zeros((UNITS, UNITS), np.float32)
     fastest = max(cluster.intra_bw, cluster.inter_bw)
     topology[:unit_count, :unit_count] = cluster.bandwidth(group_first, group_end) / fastest
     memory_seconds = 2.0 * pipeline.memory_limit / cluster.inter_bw
@@ -331,18 +331,18 @@ class PipelinePlanning(games.Rowed):
             }
         )
         self._observed = {
-            key: np.zeros((count, *(self.observation_space[key].shape or ())), dtype=np.float32)
+            key: np.zeros((count, *(self.observation_space[key].shape or ())), np.float32)
             for key in ("chain", "topology", "numbers", "plan")
         }
         if rows is not None:
             self.show_rows(ACTIONS, rows)
-        self.stages = np.zeros(count, dtype=np.int64)
+        self.stages = np.zeros(count, np.int64)
         # Entry k is the start of stage k, in every episode.
-        self.points, self.units = np.zeros((2, count, STAGES), dtype=np.int64)
-        self.choices = np.zeros(count, dtype=np.int64)
+        self.points, self.units = np.zeros((2, count, STAGES), np.int64)
+        self.choices = np.zeros(count, np.int64)
         self.figures = np.full((3, count), np.nan)  # see ``Board.outcome``
         # The last column stands for all numbers that are not actions.
-        self._legal = np.zeros((count, ACTIONS + 1), dtype=np.bool_)
+        self._legal = np.zeros((count, ACTIONS + 1), np.bool_)
 
     @property
     def legal(self) -> Array:
@@ -459,7 +459,7 @@ class PipelinePlanning(games.Rowed):
     def _row_observation(self, rows: Array) -> dict[str, Array]:
         legal = self.legal[rows]
         columns = dict(zip(self.columns, np.zeros((len(self.columns), *legal.shape)), strict=True))
-        context = np.zeros((len(rows), len(self.contexts)), dtype=np.float32)
+        context = np.zeros((len(rows), len(self.contexts)), np.float32)
         context[:, :8] = self._observed["numbers"][rows]
         active = np.flatnonzero(~self.over[rows])
         for board, choices, index in self._by_board_and_choices(rows[active]):

@@ -137,7 +137,7 @@ class Pipeline(ChainSums):
     @cached_property
     def is_group(self) -> Array:
         """Whether a stage may have so many devices, (D+1,) bool."""
-        sizes = np.ones(self.cluster.devices + 1, dtype=np.bool_)
+        sizes = np.ones(self.cluster.devices + 1, np.bool_)
         if not self.fractions:
             sizes[:] = False
             sizes[group_sizes(self.profile.micro_batch, self.cluster.devices)] = True
@@ -497,7 +497,7 @@ def check_split(pipeline: Pipeline) -> None:
 def _with_ends(cuts: Array, end: int) -> Array:
     """Return 0, the cuts of shape (..., S-1), and ``end`` as boundaries of shape (S+1, ...)."""
     axes = (cuts.ndim - 1, *range(cuts.ndim - 1))
-    boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), dtype=np.int64)
+    boundaries = np.empty((cuts.shape[-1] + 2, *cuts.shape[:-1]), np.int64)
     boundaries[0], boundaries[1:-1], boundaries[-1] = 0, cuts.transpose(axes), end
     return boundaries
 
@@ -564,10 +564,10 @@ class Tables(NamedTuple):
     central: bool
 
 
-_NONE, _INDICES, _TABLE = np.zeros(2), np.zeros(2, dtype=np.int64), np.zeros((1, 1))
+_NONE, _INDICES, _TABLE = np.zeros(2), np.zeros(2, np.int64), np.zeros((1, 1))
 EMPTY = Tables(
     *(_NONE,) * 4, _INDICES, *(_NONE,) * 3, _TABLE, _INDICES, *(_TABLE,) * 3,
-    np.zeros(2, dtype=np.bool_), _NONE, 1.0, 2, 1, 1, 1.0, 1.0, False, False, False,
+    np.zeros(2, np.bool_), _NONE, 1.0, 2, 1, 1, 1.0, 1.0, False, False, False,
 )  # fmt: skip
 """Tables of no problem, for whose types loops are compiled."""
 
@@ -593,7 +593,7 @@ def tables_of(pipeline: Pipeline, pivots: Array | None = None) -> Tables:
         pipeline.resident_sum[pivots], pipeline.cut_before[pivots], largest,
         np.zeros_like(pivots) if tied is None else tied.rank[pivots],
         *((none, none, none) if tied is None else (tied.again, tied.frozen, tied.shared)),
-        pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], dtype=np.float64),
+        pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], np.float64),
         # The other stage that holds a tied weight may be in any server.
         float(cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw),
         int(pipeline.stages), int(pipeline.micro_batches), cluster.devices_per_server,

@@ -87,11 +87,11 @@ class StageProfile:
                 than two pivots, or all times are zero.
         """
         set_ = object.__setattr__
-        set_(self, "names", np.array(self.names, dtype=object))
+        set_(self, "names", np.array(self.names, object))
         self.names.setflags(write=False)
         _check_samples(self.name, self.micro_batch)
         for key in self._numeric:
-            array = np.array(getattr(self, key), dtype=np.float64)
+            array = np.array(getattr(self, key), np.float64)
             if array.shape != self.names.shape:
                 raise ProfileError(
                     f"profile {self.name}: {key} has {array.size} values for "
@@ -239,7 +239,7 @@ class StageProfile:
             raise ProfileError(f"{path}: no rows below the header")
         arrays: Any = {key.removesuffix("_ms"): np.array(x) for key, x in values.items()}
         try:
-            return cls(path.stem, np.array(names, dtype=object), **arrays, micro_batch=micro_batch)
+            return cls(path.stem, np.array(names, object), **arrays, micro_batch=micro_batch)
         except ProfileError as error:
             raise ProfileError(f"{path}: {error}") from None
 

@@ -30,7 +30,7 @@ Cuts = tuple[Array, Array]
 
 def cuts_of(plan: PipelinePlan) -> Cuts:
     """(S-1,) int64 cuts and device cuts of a plan."""
-    return np.array(plan.cuts, dtype=np.int64), np.array(plan.device_cuts, dtype=np.int64)
+    return np.array(plan.cuts, np.int64), np.array(plan.device_cuts, np.int64)
 
 
 def device_of_pivot(pipeline: Pipeline) -> Array:
@@ -168,7 +168,7 @@ class CutSpace:
 
     def plan(self, chosen: Array | list[int]) -> tuple[Array, Array]:
         """Return ``(cuts, device_cuts)`` of candidate indices of shape (..., k)."""
-        index = np.asarray(chosen, dtype=np.int64)
+        index = np.asarray(chosen, np.int64)
         return self.pivots[index], self.devices[index]
 
 
@@ -354,7 +354,7 @@ class PointSpace:
         Other arguments are those of ``legal_points``, which allows ``end``.
         """
         left = self.stages - stage
-        last = np.asarray(self.starts[left - 1, end], dtype=np.int64)
+        last = np.asarray(self.starts[left - 1, end], np.int64)
         # All units but the last are of one size: a stage that starts k units before its latest
         # start may end k units before the latest end.
         first = np.asarray(unit + last - self.latest[left, point, end])
@@ -410,8 +410,8 @@ class PointSpace:
 
     def plan(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
         """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""
-        point_index = np.asarray(cuts, dtype=np.int64)
-        unit_index = np.asarray(device_cuts, dtype=np.int64)
+        point_index = np.asarray(cuts, np.int64)
+        unit_index = np.asarray(device_cuts, np.int64)
         return self.pivots[point_index], self.devices[unit_index]
 
 
@@ -440,7 +440,7 @@ def distinct_pivots(pipeline: Pipeline) -> Array:
     a cut as large as one that it already holds, the later stage loses one.
     """
     pivots = np.arange(1, len(pipeline.profile))
-    equals_next = np.ones(len(pivots), dtype=bool)
+    equals_next = np.ones(len(pivots), bool)
     columns = [pipeline.forward_sum, pipeline.backward_sum, pipeline.parameter_sum]
     columns += [pipeline.variable_sum, pipeline.frozen_sum, pipeline.cut_before]
     if pipeline.tied_weights is not None:
@@ -551,7 +551,7 @@ def _latest_starts(pipeline: Pipeline, pivots: Array, devices: Array) -> Array:
     variables = pipeline.variable_sum[pivots]
     has_variable = variables[all_end] > variables[all_first]
     all_first, all_end = all_first[has_variable], all_end[has_variable]
-    latest = np.full((stages + 1, m + 1, m + 1), -1, dtype=np.int16)
+    latest = np.full((stages + 1, m + 1, m + 1), -1, np.int16)
     # From which the k-1 stages from each point on can run.
     last_unit = np.full(m + 1, -1)
     last_unit[m] = len(devices) - 1

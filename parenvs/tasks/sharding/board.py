@@ -93,8 +93,8 @@ class Board:
     costs: Array
     usage: tuple[Usage | None, ...]
     headroom: Array
-    witness: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    greedy: Array = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    witness: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    greedy: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     reference: int = 1
     known: KnownCosts = field(default_factory=KnownCosts)
     generate: Callable[[str], Sharding] | None = None
@@ -212,7 +212,7 @@ class Board:
         """(n,) strategy of each node that uses least over all times, where it is allowed."""
         mass = self._allowed_mass
         spans = zip(self.offset[:-1].tolist(), self.offset[1:].tolist(), strict=True)
-        return np.array([int(mass[a:b].argmin()) for a, b in spans], dtype=np.int64)
+        return np.array([int(mass[a:b].argmin()) for a, b in spans], np.int64)
 
     @cached_property
     def unit(self) -> float:
@@ -256,7 +256,7 @@ class Board:
     def wanted(self) -> Array:
         """(n,) strategies that the messages lead to if memory has no limit."""
         # Greedy by messages: on a tree without a limit it is optimal.
-        total, chosen = self.costs + self.messages, np.zeros(len(self), dtype=np.int64)
+        total, chosen = self.costs + self.messages, np.zeros(len(self), np.int64)
         for node in range(len(self)):
             chosen[node] = total[self.offset[node] : self.offset[node + 1]].argmin()
             for other in self.neighbors[node]:
@@ -282,9 +282,9 @@ class Board:
         earlier_node, later_node = reduced.ends.T
         order = np.lexsort((later_node, earlier_node))
         later, earlier = (np.bincount(x, minlength=len(self)) for x in (earlier_node, later_node))
-        none = np.zeros(0, dtype=np.int64)
+        none = np.zeros(0, np.int64)
         begin, length, least_free, amounts = [none], [none], [none], [none]
-        intervals, headroom = np.zeros((2, len(self)), dtype=np.int64)
+        intervals, headroom = np.zeros((2, len(self)), np.int64)
         for node, usage in enumerate(self.usage):
             if usage is not None:
                 least = usage.least(self.headroom)
@@ -363,7 +363,7 @@ def _usages(reduced: Reduced, sizes: Array, headroom: Array) -> tuple[Usage | No
         # Terms overlap; between consecutive borders the usage is constant.
         times = reduced.term_times[terms]
         borders = np.unique(times)
-        change = np.zeros((len(borders), int(sizes[node])), dtype=np.int64)
+        change = np.zeros((len(borders), int(sizes[node])), np.int64)
         used = reduced.usages[reduced.term_offset[terms][:, None] + np.arange(sizes[node])]
         np.add.at(change, np.searchsorted(borders, times[:, 0]), used)
         np.subtract.at(change, np.searchsorted(borders, times[:, 1]), used)

@@ -221,7 +221,7 @@ def _problem(content: Any, where: str) -> Sharding:
         edges.costs, where,
     )  # fmt: skip
     sizes, ends = problem.sizes, problem.ends
-    used = np.array([len(row) for row in nodes.usages], dtype=np.int64)
+    used = np.array([len(row) for row in nodes.usages], np.int64)
     _require(sizes > 0, "nodes.costs", "is empty; a node has at least one strategy")
     _require(sizes == used, "nodes.usages", "has not as many numbers as its costs")
     is_node = (ends < len(problem)).all(axis=1)
@@ -427,7 +427,7 @@ class Exchange:
         A group of tensors takes the strategy that its ties to the classes leave.
         """
         problem, count = self.problem, len(self.classes)
-        taken = np.zeros(len(problem), dtype=np.int64)
+        taken = np.zeros(len(problem), np.int64)
         taken[:count] = chosen[self.classes]
         for (a, b), first in zip(problem.ends, problem.edge_offset[:-1], strict=True):
             if b > count and taken[a]:
@@ -447,8 +447,8 @@ class Exchange:
         if not report.legal or report.forbidden:
             reasons = "; ".join(report.reasons) or "it takes what is forbidden"
             raise ParenvsError(f"{self.problem.name}: the solution is no plan: {reasons}")
-        chosen = np.zeros(len(self.partitioning.classes), dtype=bool)
-        taken = np.array(plan.strategies[: len(self.classes)], dtype=np.int64)
+        chosen = np.zeros(len(self.partitioning.classes), bool)
+        taken = np.array(plan.strategies[: len(self.classes)], np.int64)
         chosen[self.classes[taken > 0]] = True
         return chosen
 

@@ -88,7 +88,7 @@ class Sharding:
         """Make a problem of lists for each node and edge; arguments as in its file."""
         node_costs, offset = flattened(costs)
         pair_costs, edge_offset = flattened(edge_costs)
-        intervals, ends = (np.array(x, dtype=np.int64).reshape(-1, 2) for x in (intervals, ends))
+        intervals, ends = (np.array(x, np.int64).reshape(-1, 2) for x in (intervals, ends))
         return cls(
             name, limit, intervals, offset, node_costs, flattened(usages)[0], ends, edge_offset,
             pair_costs, instance,
@@ -121,7 +121,7 @@ class Sharding:
             self.edge_costs,
         ):  # fmt: skip
             digest.update(f"{array.shape}".encode())
-            digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
+            digest.update(np.ascontiguousarray(array, "<i8").tobytes())
         return f"sha256:{digest.hexdigest()}"
 
     @cached_property
@@ -176,7 +176,7 @@ class Sharding:
         if len(plan.strategies) != len(self):
             reasons.append(f"{len(plan.strategies)} strategies are given for {len(self)} nodes")
         else:
-            given = np.array(plan.strategies, dtype=np.int64)
+            given = np.array(plan.strategies, np.int64)
             (invalid,) = np.nonzero((given < 0) | (given >= self.sizes))
             if len(invalid):
                 node = int(invalid[0])
@@ -301,7 +301,7 @@ class Reduced:
     def lift(self, chosen: Array) -> Array:
         """Return the strategies of all nodes of the problem for a choice, (n,)."""
         assert self.problem is not None
-        strategies = np.full(len(self.problem), -1, dtype=np.int64)
+        strategies = np.full(len(self.problem), -1, np.int64)
         strategies[self.nodes] = self.values[self.offset[:-1] + chosen]
         # The last node to go depends on nodes that were still there, so it is lifted first.
         for node, neighbors, table in self.steps:
@@ -337,7 +337,7 @@ def _exact_cost(problem: Sharding | Reduced, chosen: Array) -> int:
 
 def sums_over_time(times: Array, amounts: Array, count: int) -> Array:
     """Return the sum at each of so many times, (count,), of amounts, (u,), in intervals, (u, 2)."""
-    change = np.zeros(count + 1, dtype=amounts.dtype)
+    change = np.zeros(count + 1, amounts.dtype)
     np.add.at(change, times[:, 0], amounts)
     np.add.at(change, times[:, 1], -amounts)
     return np.cumsum(change)[:-1]
@@ -392,10 +392,10 @@ class _Reduction:
             for (lo, hi), (begin, end) in zip(problem.intervals.tolist(), spans, strict=True)
         ]
         self.edges: list[dict[int, Array]] = [{} for _ in spans]
-        self.alive = np.ones(len(spans), dtype=bool)
+        self.alive = np.ones(len(spans), bool)
         self.steps: list[tuple[int, tuple[int, ...], Array]] = []
         self.constant = 0
-        self.slack = np.zeros(0, dtype=np.int64)
+        self.slack = np.zeros(0, np.int64)
         self.dirty: set[int] = set(range(len(spans)))
         self.changed: set[tuple[int, int]] = set()
         self.add_edges()
@@ -520,7 +520,7 @@ class _Reduction:
         self.cost[into] = np.minimum(self.cost[into] + costs, NEVER)
         for times, used in self.terms[node].items():
             _add_term(self.terms[into], times, used[image])
-        table = np.zeros(int(self.problem.sizes[into]), dtype=np.int32)
+        table = np.zeros(int(self.problem.sizes[into]), np.int32)
         # In the problem's own numbers, so that later steps do not matter.
         table[self.kept[into]] = self.kept[node][image]
         self.drop_edge(node, into)
@@ -578,7 +578,7 @@ class _Reduction:
             costs = self.edges[other][node]
             costs = costs.reshape(len(costs), *[1] * (total.ndim - 1), -1)
             total = costs + np.minimum(total, NEVER)
-        table = np.zeros(whole, dtype=np.int32)
+        table = np.zeros(whole, np.int32)
         table[np.ix_(*(self.kept[other] for other in others))] = self.kept[node][total.argmin(-1)]
         minimum = np.minimum(total.min(-1), NEVER)
         for other in others:
@@ -625,7 +625,7 @@ class _Reduction:
             excess += self.largest_excess(table, r, s)
             fit = excess <= 0
             r, s, excess = r[fit], s[fit], excess[fit]
-        keep = np.ones(count, dtype=bool)
+        keep = np.ones(count, bool)
         for winner, loser in zip(r.tolist(), s.tolist(), strict=True):
             # Of two that replace each other one has to stay.
             if keep[winner] and keep[loser]:
@@ -647,10 +647,10 @@ class _Reduction:
     def slots(self) -> None:
         """Count time in slots between the times at which some node's interval begins or ends."""
         intervals = [times for terms in self.terms for times in terms]
-        borders = np.unique(np.array(intervals or [(0, 0)], dtype=np.int64))
+        borders = np.unique(np.array(intervals or [(0, 0)], np.int64))
         slot = {time: number for number, time in enumerate(borders.tolist())}
         limit = self.problem.limit
-        self.slack = np.full(len(borders) - 1, 0 if limit is None else limit, dtype=np.int64)
+        self.slack = np.full(len(borders) - 1, 0 if limit is None else limit, np.int64)
         for node, terms in enumerate(self.terms):
             slots = {(slot[lo], slot[hi]): used for (lo, hi), used in terms.items()}
             self.terms[node] = {} if limit is None else slots
@@ -673,7 +673,7 @@ class _Reduction:
                 f"least that is used exceeds it by {-int(self.slack.min()):,}"
             )
         listed = [(lo, hi, used.max()) for terms in self.terms for (lo, hi), used in terms.items()]
-        rows = np.array(listed, dtype=np.int64).reshape(-1, 3)
+        rows = np.array(listed, np.int64).reshape(-1, 3)
         intervals, highest = rows[:, :2], rows[:, 2]
         # Where even the largest usages keep the limit, no choice can break it.
         binding = sums_over_time(intervals, highest, len(self.slack)) > self.slack
@@ -699,7 +699,7 @@ class _Reduction:
             # No term has started since: all that is there now was there then.
             if not kept or starts[time] > starts[kept[-1]] or slack[time] < slack[kept[-1]]:
                 kept.append(time)
-        return np.array(kept, dtype=np.int64)
+        return np.array(kept, np.int64)
 
     def recode(self, kept: Array) -> None:
         """Keep some times; terms without any are dropped, those with the same ones are summed."""
@@ -758,11 +758,11 @@ class _Reduction:
             nodes=nodes,
             offset=offset,
             costs=costs,
-            ends=np.array([x[:2] for x in pairs], dtype=np.int64).reshape(-1, 2),
+            ends=np.array([x[:2] for x in pairs], np.int64).reshape(-1, 2),
             edge_offset=edge_offset,
             edge_costs=edge_costs,
-            term_node=np.array([x[0] for x in terms], dtype=np.int64),
-            term_times=np.array([x[1:3] for x in terms], dtype=np.int64).reshape(-1, 2),
+            term_node=np.array([x[0] for x in terms], np.int64),
+            term_times=np.array([x[1:3] for x in terms], np.int64).reshape(-1, 2),
             term_offset=term_offset,
             usages=usages,
             slack=self.slack,

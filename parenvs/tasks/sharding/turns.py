@@ -92,20 +92,20 @@ class Construct:
         self.witness: list[Witness | None] = [None] * count
         self.tables = Tables(count, self.by_messages)
         # Where the nodes and strategies of each episode's board begin in ``tables``.
-        self.first_node, self.first_strategy, self.length = np.zeros((3, count), dtype=np.int64)
+        self.first_node, self.first_strategy, self.length = np.zeros((3, count), np.int64)
         self.unit, self.reference = np.ones((2, count))
-        self.is_free, self.is_exact = np.zeros((2, count), dtype=np.bool_)
-        self.turn = np.zeros(count, dtype=np.int64)
+        self.is_free, self.is_exact = np.zeros((2, count), np.bool_)
+        self.turn = np.zeros(count, np.int64)
         self.costs = np.zeros((count, 0))  # of strategies with decided neighbors
-        self.remaining = np.zeros((count, 0), dtype=np.int64)  # headroom that is left
+        self.remaining = np.zeros((count, 0), np.int64)  # headroom that is left
         # The same if all nodes that follow take what the messages lead to.
-        self.remaining_wanted = np.zeros((count, 0), dtype=np.int64)
-        self.chosen = np.zeros((count, 0), dtype=np.int64)
+        self.remaining_wanted = np.zeros((count, 0), np.int64)
+        self.chosen = np.zeros((count, 0), np.int64)
         self.floor = np.zeros(count)  # lower bound of the cost, from decided nodes and least costs
-        self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(self.columns)), dtype=np.float32)
-        self.contexts = np.zeros((count, len(CONTEXTS)), dtype=np.float32)
-        self.over, self.dead = np.zeros((2, count), dtype=np.bool_)
+        self.legal = np.zeros((count, width), np.bool_)
+        self.rows = np.zeros((count, width, len(self.columns)), np.float32)
+        self.contexts = np.zeros((count, len(CONTEXTS)), np.float32)
+        self.over, self.dead = np.zeros((2, count), np.bool_)
         self.cost = np.full(count, np.nan)
 
     def put(self, row: int, board: Board) -> None:
@@ -419,7 +419,7 @@ def _played(
 
     The first of several equal ones is taken.
     """
-    row = np.zeros(1, dtype=np.int64)
+    row = np.zeros(1, np.int64)
     episode.start(row)
     while not episode.over[0]:
         score = episode.rows[0, :, episode.columns.index(column)].astype(float)
@@ -481,7 +481,7 @@ class Block:
                     seen.add(other.node)
                     waiting.append(other.node)
         near = {other.node for node in self.nodes for other in board.neighbors[node]}
-        self.around = np.array(sorted({*self.nodes, *near}), dtype=np.int64)
+        self.around = np.array(sorted({*self.nodes, *near}), np.int64)
 
     def _elimination(self, nodes: list[int]) -> list[tuple[int, tuple[int, ...]]] | None:
         """Return an order of elimination, least tables first; None if a table is too large."""
@@ -586,7 +586,7 @@ class Block:
             factors = [factor for factor in factors if position not in factor[0]]
             factors.append((others, joined.min(axis=-1)))
             back.append((position, others, joined.argmin(axis=-1)))
-        strategies = np.zeros((len(prices), len(node_costs)), dtype=np.int64)
+        strategies = np.zeros((len(prices), len(node_costs)), np.int64)
         rows = np.arange(len(prices))
         # Back substitution in reverse order of elimination.
         for position, others, best in reversed(back):
@@ -640,7 +640,7 @@ class Blocks:
 
     def touched(self, nodes: list[int]) -> Array:
         """Return the blocks, (n,) bool, that hold one of some nodes or a neighbor of one."""
-        changed = np.zeros(len(self.board), dtype=np.bool_)
+        changed = np.zeros(len(self.board), np.bool_)
         changed[nodes] = True
         return np.logical_or.reduceat(changed[self._around], self._begin_around)
 
@@ -708,10 +708,10 @@ class Improve:
         self.width, self.looks = width, not set(BLOCK_AHEAD).isdisjoint(columns)
         self._columns = [list(BLOCK_COLUMNS).index(name) for name in columns]
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
-        self.legal = np.zeros((count, width), dtype=np.bool_)
-        self.rows = np.zeros((count, width, len(columns)), dtype=np.float32)
-        self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), dtype=np.float32)
-        self.over = np.zeros(count, dtype=np.bool_)
+        self.legal = np.zeros((count, width), np.bool_)
+        self.rows = np.zeros((count, width, len(columns)), np.float32)
+        self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), np.float32)
+        self.over = np.zeros(count, np.bool_)
         self.cost = np.full(count, np.nan)
         self._states: list[_ImproveEpisode] = [None] * count  # type: ignore[list-item]
 
@@ -766,9 +766,9 @@ class _ImproveEpisode:
         self.chosen = board.greedy.copy()
         self.cost = board.reference
         self.remaining = board.remaining_of(self.chosen)
-        self.is_legal = np.ones(len(board), dtype=np.bool_)
+        self.is_legal = np.ones(len(board), np.bool_)
         self.solved_at = np.full(len(board), -1)
-        self.changed = np.ones(len(board), dtype=np.bool_)
+        self.changed = np.ones(len(board), np.bool_)
         self.last_gains = np.zeros(len(board))
         self.last_gain, self.turn = 0.0, 0
         self.costs: list[Array] = [np.zeros(0)] * len(board)

@@ -75,7 +75,7 @@ def draw(report: ShardingReport | Sharding) -> Figure:
     upper = page.axes(_LEFT, top + 0.3, width, height)
     lower = page.axes(_LEFT, top + 0.3 + height + _GAP, width, height)
     if not isinstance(report, Sharding) and report.cost is not None:
-        chosen = np.array(report.plan.strategies, dtype=np.int64)
+        chosen = np.array(report.plan.strategies, np.int64)
         used = problem.usages[problem.offset[:-1] + chosen]
         _usage(upper, problem, used, label="of the plan")
         _costs(lower, problem, chosen)
