@@ -276,9 +276,8 @@ def _head_faults(problem: TaskProblem, content: Any) -> list[str]:
 
 def _is_same(value: Any, expected: Any) -> bool:
     if isinstance(expected, dict) and isinstance(value, dict):
-        return set(value) == set(expected) and all(
-            _is_same(value[key], expected[key]) for key in expected
-        )
+        same = value.keys() == expected.keys()
+        return same and all(_is_same(value[key], expected[key]) for key in expected)
     return isinstance(value, bool) == isinstance(expected, bool) and bool(value == expected)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Any
@@ -283,7 +283,8 @@ def _task_lines(task: Task, standings: Sequence[Standing]) -> list[str]:
         if verdict.simulated is not None
     ]
     rows = [_standing_cells(standing, marks[standing.name], bool(ratios)) for standing in standings]
-    parts.append(_table(rows))
+    left = [column for column, title in enumerate(rows[0]) if title in _LEFT]
+    parts.append(table([*rows[0]], [[*row.values()] for row in rows], left=left))
     if ratios:
         parts.append(
             f"L ranks. `simulated`: the same score by the simulated length. On {len(others)} of "
@@ -303,11 +304,6 @@ def _task_lines(task: Task, standings: Sequence[Standing]) -> list[str]:
         reference = problem.reference
         scores.append([name, f"{reference.cost:.6g}", _proof(reference), *cells])
     return [*parts, table(header, scores, left=(0, 2))]
-
-
-def _table(rows: Sequence[Mapping[str, str]]) -> str:
-    left = [column for column, title in enumerate(rows[0]) if title in _LEFT]
-    return table([*rows[0]], [[*row.values()] for row in rows], left=left)
 
 
 def _standing_cells(standing: Standing, marks: Marks, is_simulated: bool) -> dict[str, str]:

@@ -236,7 +236,5 @@ PARTITION_PLANNERS: dict[str, Callable[[PartitionRequest], Answer]] = {
 }
 """Planners by name; ``expert`` is Megatron's plan, or splits a chain of dense layers."""
 PartitionRequest.planners = PARTITION_PLANNERS
-PartitionRequest.users = {
-    **dict.fromkeys(("seed", "steps"), ("random", *TRAINED)),
-    "seconds": ("exact",),
-}
+_DRAWING = ("random", *TRAINED)
+PartitionRequest.users = {"seed": _DRAWING, "steps": _DRAWING, "seconds": ("exact",)}

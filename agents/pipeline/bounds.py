@@ -84,14 +84,6 @@ def least_lengths(pipeline: Pipeline, devices: int) -> Array:
     return np.asarray(formulas.compose(m * pipeline.seconds_sum[-1] / most_work, 0.0))
 
 
-def least_shares(pipeline: Pipeline) -> tuple[float, float]:
-    """The least shares of any pivot's seconds that are forward, and that are backward."""
-    seconds = pipeline.profile.seconds
-    works = seconds > 0
-    forward_share = pipeline.profile.forward[works] / seconds[works]
-    return float(forward_share.min()), float((1 - forward_share).min())
-
-
 class PrefixBounds(NamedTuple):
     """Lower bounds of prefixes of plans, seconds, (p,) each; infinite where none keeps the budget.
 
@@ -266,7 +258,11 @@ class Bounds:
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline, self.stages = pipeline, pipeline.stages
         self.prefixes: Prefixes | None = None
-        self._forward_share, self._backward_share = least_shares(pipeline)
+        # The least shares of any pivot's seconds that are forward, and that are backward.
+        seconds = pipeline.profile.seconds
+        works = seconds > 0
+        share = pipeline.profile.forward[works] / seconds[works]
+        self._forward_share, self._backward_share = float(share.min()), float((1 - share).min())
         # Entry p: fewest bytes that cross a cut strictly inside the first p pivots.
         fewest = np.minimum.accumulate(np.append(np.inf, pipeline.cut_before[1:-1]))
         self._least_cut = np.append(0.0, np.where(np.isfinite(fewest), fewest, 0.0))

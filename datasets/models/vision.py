@@ -96,9 +96,8 @@ def dit(
         with named_scope("patches"):
             x = nn.patches(params["patches"], batch["latents"], patch, width)
             position = jnp.arange(tokens)
-            sides = [
-                nn.log_features(part, width // 2) for part in (position // side, position % side)
-            ]
+            places = position // side, position % side
+            sides = [nn.log_features(place, width // 2) for place in places]
             x += jnp.concatenate(sides, -1).astype(x.dtype)
         with named_scope("condition"):
             y = nn.log_features(batch["steps"], FREQUENCIES).astype(x.dtype)

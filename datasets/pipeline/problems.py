@@ -272,9 +272,8 @@ def _draw_once(rng: np.random.Generator, family: str, ranges: Ranges, name: str)
     # The memory gives the weights; weights and network give the seconds; seconds the activations.
     weight_bytes = target.parameters * cluster.memory_limit / COPIES
     device_seconds = 2.0 * weight_bytes / cluster.inter_bw / (micro_batches * target.all_reduce)
-    time_unit = (
-        device_seconds * cluster.devices / (relative.forward.sum() + relative.backward.sum())
-    )
+    work = relative.forward.sum() + relative.backward.sum()
+    time_unit = device_seconds * cluster.devices / work
     median_cut_bytes = target.transfer * device_seconds * cluster.inter_bw
     arrays = ChainArrays(
         forward=significant(relative.forward * time_unit),

@@ -68,10 +68,7 @@ def word_of(rng: np.random.Generator) -> str:
         rng: a generator of PCG64, such as those of environments.
     """
     state: Any = rng.bit_generator.state
-    words = [
-        state["state"]["state"].to_bytes(16, "little"),
-        state["state"]["inc"].to_bytes(16, "little"),
-    ]
+    words = [state["state"][key].to_bytes(16, "little") for key in ("state", "inc")]
     if state["has_uint32"]:  # half of the last 64 bits is left
         words.append(state["uinteger"].to_bytes(4, "little"))
     return base64.urlsafe_b64encode(b"".join(words)).decode().rstrip("=")
@@ -85,9 +82,8 @@ def generator_of(word: str) -> np.random.Generator | None:
         return None
     if len(data) not in (32, 36):
         return None
-    state, increment, half = (
-        int.from_bytes(part, "little") for part in (data[:16], data[16:32], data[32:])
-    )
+    parts = data[:16], data[16:32], data[32:]
+    state, increment, half = (int.from_bytes(part, "little") for part in parts)
     bits = np.random.PCG64(0)
     bits.state = {
         "bit_generator": "PCG64",

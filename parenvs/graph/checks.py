@@ -231,11 +231,8 @@ def faults(arrays: Arrays, types: Mapping[str, str], kinds: Mapping[str, int]) -
     yield from _wrong_texts(arrays)
     yield from _wrong_offsets(arrays)
     yield from _out_of_range(arrays, kinds)
-    yield from _wrong_tensors(arrays)
-    yield from _wrong_order(arrays)
-    yield from _wrong_nesting(arrays)
-    yield from _wrong_attributes(arrays)
-    yield from _wrong_shapes(arrays)
+    for wrong in (_wrong_tensors, _wrong_order, _wrong_nesting, _wrong_attributes, _wrong_shapes):
+        yield from wrong(arrays)
 
 
 def texts_of(array: np.ndarray) -> list[str]:
@@ -319,11 +316,10 @@ def _wrong_order(arrays: Arrays) -> Faults:
         return
     # Topological order is what every later pass relies on: one walk, no recursion.
     producer_of = np.full(len(arrays["element_type"]), -1)
-    result_row = np.repeat(rows, np.diff(arrays["result_offset"]))
     results = arrays["results"]
     if len(np.unique(results)) < len(results):
         yield "results", "a tensor is made twice"
-    producer_of[results] = result_row
+    producer_of[results] = np.repeat(rows, np.diff(arrays["result_offset"]))
     if (producer_of[arrays["parameter_tensor"]] < 0).any():
         yield "parameter_tensor", "a tensor that no instruction makes"
     outputs = producer_of[arrays["outputs"]]

@@ -309,10 +309,8 @@ class _Unroller:
 
     def count_batch(self, loop: Loop) -> None:
         """Note the leading dimension of the batch inputs' blocks that one iteration reads."""
-        values = {t: self.value[t] for t in loop.inputs}
-        known = {
-            t: self.known[v] for t, v in values.items() if isinstance(v, int) and v in self.known
-        }
+        pairs = ((t, self.value[t]) for t in loop.inputs)
+        known = {t: self.known[v] for t, v in pairs if isinstance(v, int) and v in self.known}
         learn(self.program, loop.body, known)
         for row in loop.rows:
             if row.opcode not in ("dynamic-slice", "gather"):

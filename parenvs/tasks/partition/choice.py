@@ -220,14 +220,13 @@ class PartitionChoice(RowGame):
     def _judged(self, rows: Array, stake: Array, is_open: Array) -> tuple[Array, Array]:
         """(k, 2) rooms of both choices, and (k, 2) bounds if they are shown."""
         room, bounds = np.zeros((2, len(rows), 2))
-        order = np.argsort(
-            self.partial_plans.tables.moments[self.partial_plans.slot[rows]], kind="stable"
-        )
+        partial_plans = self.partial_plans
+        order = np.argsort(partial_plans.tables.moments[partial_plans.slot[rows]], kind="stable")
         for begin in range(0, len(rows), BLOCK):  # the fewer have the fewer to look at
             some = order[begin : begin + BLOCK]
-            room[some] = self.partial_plans.remaining_bytes(rows[some], stake[some])
+            room[some] = partial_plans.remaining_bytes(rows[some], stake[some])
             if self.looks:
-                bounds[some] = self.partial_plans.bounds(rows[some], stake[some], is_open[some])
+                bounds[some] = partial_plans.bounds(rows[some], stake[some], is_open[some])
         return room, bounds
 
     def move(self, rows: Array, actions: Array, part: Rows) -> None:

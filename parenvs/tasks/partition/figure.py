@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import parenvs.tasks.partition.view as view
-import parenvs.view.page as page_style
 from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Cell, LayerTable
-from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page
+from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, note, stage_color
 from parenvs.view.words import clip_start, plural
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def name_of(state: int) -> str:
 def look_of(state: int) -> dict[str, Any]:
     """Colors and lines of a cell; white lines are the gaps between cells."""
     hatch = "////" if state == BLOCKED else None
-    fill = _FILLS[state] if state < 0 else page_style.stage_color(state)
+    fill = _FILLS[state] if state < 0 else stage_color(state)
     return {"facecolor": fill, "edgecolor": _EDGES.get(state, "white"), "hatch": hatch}
 
 
@@ -92,8 +91,7 @@ def draw(
     problem, report = view.problem_and_report(viewable)
     page = Page()
     variables, inputs = view.cells(problem, report, undecided)
-    open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
-    verdict = view.verdict(problem, report, open_)
+    verdict = view.verdict(problem, report, [*variables, *inputs])
     top = side = page.heading(view.title(problem), verdict, report.reasons if report else ())
     tables, loose = view.grid(variables)
     others = [*loose, *inputs]
@@ -112,9 +110,7 @@ def draw(
         height, top = min(tall, _TALLEST) * len(table.rows), top + head
         axes = page.axes(MARGIN + _NAMES, top, width, height)
         _draw_table(axes, table, table in named, height)
-        page_style.note(
-            axes, clip_start(table.title, 24), (0, 1), (-6, 6), ha="right", weight="bold"
-        )
+        note(axes, clip_start(table.title, 24), (0, 1), (-6, 6), ha="right", weight="bold")
         top += height
     _draw_key(page, side, variables, inputs)
     return page.figure

@@ -518,10 +518,8 @@ class PartialPlans:
     def start(self, rows: Rows) -> None:
         """Begin episodes with nothing decided."""
         tables, slot = self.tables, self.slot[rows]
-        self.decisions[rows], self.completions[rows] = (
-            tables.decisions[slot],
-            tables.completions[slot],
-        )
+        self.decisions[rows] = tables.decisions[slot]
+        self.completions[rows] = tables.completions[slot]
         self.expected[rows] = tables.expected[slot]
         self.slack[rows, :, 0], self.slack[rows, :, 1] = tables.slack[slot], np.inf
         self.least[rows, :, 0], self.current[rows] = tables.slack[slot].min(axis=-1), 0

@@ -174,8 +174,7 @@ def text(
     """
     problem, report = problem_and_report(viewable)
     variables, inputs = cells(problem, report, undecided)
-    open_ = sum(cell.state == UNDECIDED for cell in (*variables, *inputs))
-    parts = verdict(problem, report, open_)
+    parts = verdict(problem, report, [*variables, *inputs])
     if report is not None:
         parts = parts[:2]  # the others are among the figures
     lines = wrapped([title(problem), SEPARATOR.join(parts)])
@@ -204,11 +203,12 @@ def title(problem: Partitioning) -> str:
     return SEPARATOR.join(parts)
 
 
-def verdict(problem: Partitioning, report: PartitionReport | None, undecided: int = 0) -> list[str]:
+def verdict(problem: Partitioning, report: PartitionReport | None, shown: list[Cell]) -> list[str]:
     """Legality and the main figures; without a plan, the size of the problem.
 
-    ``undecided`` is the number of variables and inputs that an episode has not settled.
+    ``shown`` are variables and inputs, some of which an episode may not have settled.
     """
+    undecided = sum(cell.state == UNDECIDED for cell in shown)
     if report is None:
         dims = len(problem.dimensions("variables"))
         return [

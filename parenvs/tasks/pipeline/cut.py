@@ -286,11 +286,8 @@ class Board:
         # A dynamic program over the cuts; of each cut, the least fullest stage before it.
         fullest = np.zeros(1)
         for number, (last, cut) in enumerate(pairs):
-            first, device, legal = (
-                self.pivot[last],
-                kernel.device[last],
-                kernel.follower[last] <= cut,
-            )
+            first, device = self.pivot[last], kernel.device[last]
+            legal = kernel.follower[last] <= cut
             end = np.maximum(self.pivot[cut], first + 1)
             group = np.maximum(kernel.device[cut] - device, 1)
             memory = pipeline.memory_of(first, end, group, np.array(self.space.stages - number))

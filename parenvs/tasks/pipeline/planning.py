@@ -147,11 +147,8 @@ def observe(space: PointSpace) -> dict[str, Array]:
         np.log2(max(cluster.intra_bw / cluster.inter_bw, 1.0)) / OCTAVES,
         float(pipeline.recompute == "full"),
     ]
-    return {
-        "chain": chain,
-        "topology": topology,
-        "numbers": np.minimum(numbers, 1.0).astype(np.float32),
-    }
+    shares = np.minimum(numbers, 1.0).astype(np.float32)
+    return {"chain": chain, "topology": topology, "numbers": shares}
 
 
 class Repeated(games.Drawn):
