@@ -24,6 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.random import Generator
 
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of
@@ -102,7 +103,7 @@ FILES = ("hybrid", "hetero")
 """Files of the sets, of equal and of unequal servers."""
 
 
-def _gpt(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+def _gpt(rng: Generator, hidden: int) -> dict[str, Any]:
     """Full attention, 4 h wide, biases, tied embedding (GPT-2, GPT-3, Megatron)."""
     return {
         "kv_heads": 0, "feed_forward": 4 * hidden, "positions": 2048,
@@ -111,7 +112,7 @@ def _gpt(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _llama(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+def _llama(rng: Generator, hidden: int) -> dict[str, Any]:
     """Grouped queries, a gate, no biases (Llama, Qwen, Mistral)."""
     return {
         "kv_heads": int(rng.choice((0, 4, 8))), "gated": True, "dropout": False, "bias": False,
@@ -120,7 +121,7 @@ def _llama(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _mixture(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
+def _mixture(rng: Generator, hidden: int) -> dict[str, Any]:
     """A mixture of experts in every block (Mixtral, DBRX)."""
     experts = int(rng.choice((4, 8, 16)))
     return {
@@ -130,29 +131,29 @@ def _mixture(rng: np.random.Generator, hidden: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spread(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+def _spread(tier: Tier, rng: Generator) -> np.ndarray:
     return rng.uniform(tier.slowest, 1.0, tier.servers)
 
 
-def _generations(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+def _generations(tier: Tier, rng: Generator) -> np.ndarray:
     count = int(rng.integers(2, 5))
     speeds = np.append(1.0, rng.uniform(tier.slowest, 0.95, count - 1))
     of_server = np.append(np.arange(count), rng.integers(0, count, tier.servers - count))
     return speeds[rng.permutation(of_server)]
 
 
-def _stragglers(tier: Tier, rng: np.random.Generator) -> np.ndarray:
+def _stragglers(tier: Tier, rng: Generator) -> np.ndarray:
     """Some servers are a tenth slower: 0.5 % of them (arXiv 2402.15627), at least one."""
     slow = rng.random(tier.servers) < 0.005
     slow[rng.integers(tier.servers)] = True
     return np.where(slow, 0.9, 1.0)
 
 
-FAMILIES: dict[str, Callable[[np.random.Generator, int], dict[str, Any]]] = {
+FAMILIES: dict[str, Callable[[Generator, int], dict[str, Any]]] = {
     "gpt": _gpt, "llama": _llama, "mixture": _mixture,
 }  # fmt: skip
 """Family of equal servers -> what its shapes have beside layers, width, heads and tokens."""
-SPEEDS: dict[str, Callable[[Tier, np.random.Generator], np.ndarray]] = {
+SPEEDS: dict[str, Callable[[Tier, Generator], np.ndarray]] = {
     "spread": _spread, "generations": _generations, "stragglers": _stragglers,
 }  # fmt: skip
 """Family of unequal servers -> how their speeds are generated."""
@@ -175,7 +176,7 @@ def drawn(kind: str, seed: int) -> Hybrid:
     return make(INSIDE, family, np.random.default_rng([2020, seed]), name)
 
 
-def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid:
+def make(ranges: Ranges, family: str, rng: Generator, name: str) -> Hybrid:
     """Generate a problem of one of ``FAMILIES`` with equal servers.
 
     Raises:
@@ -188,7 +189,7 @@ def make(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hy
     raise UnknownInstanceError(f"{name}: no problem of family {family} in {_TRIES} draws")
 
 
-def _attempt(ranges: Ranges, family: str, rng: np.random.Generator, name: str) -> Hybrid | None:
+def _attempt(ranges: Ranges, family: str, rng: Generator, name: str) -> Hybrid | None:
     width = int(rng.choice((64, 128)))  # of a head
     hidden = _multiple(log_uniform(rng, *ranges.hidden), 4 * width)
     servers, device = int(rng.choice(ranges.servers)), str(rng.choice(DEVICES))
@@ -238,7 +239,7 @@ def _fits(problem: Hybrid) -> bool:
     return bool((memory["total"] <= problem.memory_limit).any())
 
 
-def make_hetero(tier: Tier, family: str, rng: np.random.Generator, name: str) -> Hybrid:
+def make_hetero(tier: Tier, family: str, rng: Generator, name: str) -> Hybrid:
     """Generate a problem with unequal servers, distributed as one of ``SPEEDS``."""
     device = str(rng.choice(list(STACKS)))
     cluster = _cluster(tier.servers, device)
@@ -250,7 +251,7 @@ def make_hetero(tier: Tier, family: str, rng: np.random.Generator, name: str) ->
     return Hybrid(HybridModel.of_shape(shape), cluster, batch, Stack.parse(STACKS[device]))
 
 
-def _shape(tier: Tier, rng: np.random.Generator, name: str, cluster: Cluster) -> TransformerShape:
+def _shape(tier: Tier, rng: Generator, name: str, cluster: Cluster) -> TransformerShape:
     """Generate a chain whose weights fit the cluster, and each block's a server."""
     fewest, largest = (round(tier.servers * share) for share in tier.layers)
     while True:

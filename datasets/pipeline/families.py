@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 
 class ChainArrays(NamedTuple):
@@ -23,7 +24,7 @@ class ChainArrays(NamedTuple):
     parameters: np.ndarray  # size of the variables
 
 
-Family = Callable[[np.random.Generator, int], ChainArrays]
+Family = Callable[[Generator, int], ChainArrays]
 
 COMPUTE, WEIGHTS, CUT = range(3)
 """Columns of operations: FLOPs, parameters, and the cut right behind."""
@@ -35,17 +36,17 @@ NOISE = 0.3
 """Largest standard deviation of the logarithm of the noise on a pivot's value."""
 
 
-def uniform(rng: np.random.Generator, n: int) -> ChainArrays:
+def uniform(rng: Generator, n: int) -> ChainArrays:
     """Draw independent values from U(low, 1), low from U(0, 0.5) (arXiv 2007.04069, sec. 4.5)."""
     return _independent(rng, n, lambda: rng.uniform(rng.uniform(0.0, 0.5), 1.0, n))
 
 
-def normal(rng: np.random.Generator, n: int) -> ChainArrays:
+def normal(rng: Generator, n: int) -> ChainArrays:
     """Draw independent values from N(1, s), s from U(0.2, 1), clipped to [0.01, 4] (sec. 4.5)."""
     return _independent(rng, n, lambda: np.clip(rng.normal(1.0, rng.uniform(0.2, 1.0), n), 0.01, 4))
 
 
-def binomial(rng: np.random.Generator, n: int) -> ChainArrays:
+def binomial(rng: Generator, n: int) -> ChainArrays:
     """Draw independent counts from Bin(4..40, U(0.2, 0.8)), at least 1 (section 4.5)."""
 
     def sample() -> np.ndarray:
@@ -55,7 +56,7 @@ def binomial(rng: np.random.Generator, n: int) -> ChainArrays:
     return _independent(rng, n, sample)
 
 
-def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
+def transformer(rng: Generator, n: int) -> ChainArrays:
     """Draw equal layers between an embedding and a vocabulary head (BERT, GPT).
 
     Cuts inside a layer are larger than those at its end: attention scores, feed-forward width.
@@ -66,7 +67,7 @@ def transformer(rng: np.random.Generator, n: int) -> ChainArrays:
     return _chain(rng, np.concatenate([front, layers, _logits(rng, head, vocabulary)]))
 
 
-def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
+def encoder_decoder(rng: Generator, n: int) -> ChainArrays:
     """Draw two kinds of layers (T5); the encoder's output crosses every cut of the decoder."""
     head, vocabulary = int(rng.integers(1, 5)), log_uniform(rng, 6, 90)
     # At least one pivot for the embedding on either side.
@@ -84,7 +85,7 @@ def encoder_decoder(rng: np.random.Generator, n: int) -> ChainArrays:
     return _chain(rng, np.concatenate([front, encoder, decoder_side]))
 
 
-def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
+def cnn(rng: Generator, n: int) -> ChainArrays:
     """Draw a pyramid (VGG, ResNet): activations shrink, weights grow, FLOPs stay about even.
 
     A dense head holds up to 0.9 of the weights and almost none of the compute.
@@ -119,7 +120,7 @@ def cnn(rng: np.random.Generator, n: int) -> ChainArrays:
     return _chain(rng, np.concatenate([pyramid, head]))
 
 
-def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
+def bottleneck(rng: Generator, n: int) -> ChainArrays:
     """Draw blocks narrow-wide-narrow (MobileNet); half of the chains are a U with long skips."""
     expand = rng.uniform(2.0, 8.0)
     levels = int(rng.integers(3, 6))
@@ -142,7 +143,7 @@ def bottleneck(rng: np.random.Generator, n: int) -> ChainArrays:
     return _chain(rng, np.concatenate(rows))
 
 
-def heavy_head(rng: np.random.Generator, n: int) -> ChainArrays:
+def heavy_head(rng: Generator, n: int) -> ChainArrays:
     """Draw an even chain; one to four pivots at an end have most weights, compute or both."""
     rows = np.ones((n, 3))
     rows[:, [COMPUTE, WEIGHTS]] *= rng.lognormal(0.0, 0.3, (n, 2))
@@ -179,7 +180,7 @@ FAMILIES: Mapping[str, Family] = {
 # Where a residual branch goes around an operation, its 1 is part of the cut.
 
 
-def _attention(rng: np.random.Generator) -> np.ndarray:
+def _attention(rng: Generator) -> np.ndarray:
     scores, mixing = log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
     return np.array(
         [
@@ -194,7 +195,7 @@ def _attention(rng: np.random.Generator) -> np.ndarray:
     )
 
 
-def _feed_forward(rng: np.random.Generator) -> np.ndarray:
+def _feed_forward(rng: Generator) -> np.ndarray:
     width = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
     return np.array(
         [
@@ -214,7 +215,7 @@ def _embedding(count: int, vocabulary: float) -> np.ndarray:
     return rows
 
 
-def _logits(rng: np.random.Generator, count: int, vocabulary: float) -> np.ndarray:
+def _logits(rng: Generator, count: int, vocabulary: float) -> np.ndarray:
     rows = np.tile([0.01, 0.0, log_uniform(rng, 4, 60)], (count, 1))
     rows[0, COMPUTE] = vocabulary
     rows[0, WEIGHTS] = vocabulary if rng.random() < 0.5 else 0.001
@@ -239,7 +240,7 @@ def _narrow_block(width: float, outer: float, middle: float) -> np.ndarray:
     )
 
 
-def _stack(rng: np.random.Generator, layer: np.ndarray, max_pivots: int) -> np.ndarray:
+def _stack(rng: Generator, layer: np.ndarray, max_pivots: int) -> np.ndarray:
     """Return equal layers end to end, (at most ``max_pivots``, 3).
 
     Either each layer becomes the same few pivots, or the whole stack is made coarser: then any
@@ -254,7 +255,7 @@ def _stack(rng: np.random.Generator, layer: np.ndarray, max_pivots: int) -> np.n
 
 
 def _merged(
-    rng: np.random.Generator, operations: np.ndarray, count: int, weights: np.ndarray | None = None
+    rng: Generator, operations: np.ndarray, count: int, weights: np.ndarray | None = None
 ) -> np.ndarray:
     """Merge consecutive of (m, 3) operations into pivots, (count, 3); the last ends the last pivot.
 
@@ -269,29 +270,29 @@ def _merged(
     return merged
 
 
-def _counts(rng: np.random.Generator, total: int, parts: int) -> np.ndarray:
+def _counts(rng: Generator, total: int, parts: int) -> np.ndarray:
     return 1 + rng.multinomial(total - parts, rng.dirichlet(np.full(parts, 4.0)))
 
 
-def log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+def log_uniform(rng: Generator, low: float, high: float) -> float:
     """Draw a number from ``low`` to ``high`` whose logarithm is uniform."""
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def _independent(rng: np.random.Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
+def _independent(rng: Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
     rows = np.stack([sample(), sample(), sample()], axis=1)
     rows[:, WEIGHTS] *= rng.random(n) >= rng.uniform(0.0, 0.8)
     return _finished(rng, rows, 0.0, 0.0)
 
 
-def _chain(rng: np.random.Generator, rows: np.ndarray) -> ChainArrays:
+def _chain(rng: Generator, rows: np.ndarray) -> ChainArrays:
     """Return the arrays of a chain of ``rows``: most get noise on their times, some on sizes."""
     noise = rng.uniform(0.0, NOISE) if rng.random() < 0.7 else 0.0
     return _finished(rng, rows, noise, noise if rng.random() < 0.3 else 0.0)
 
 
 def _finished(
-    rng: np.random.Generator, rows: np.ndarray, time_noise: float, size_noise: float
+    rng: Generator, rows: np.ndarray, time_noise: float, size_noise: float
 ) -> ChainArrays:
     """Return a chain of ``rows``, (n, 3), with noise and ``MIN_VARIABLES`` or more variables.
 

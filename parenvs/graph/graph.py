@@ -299,7 +299,7 @@ def pack_texts(texts: Sequence[str]) -> np.ndarray:
 
 def offsets_of(rows: Sequence[Sequence[Any]]) -> np.ndarray:
     """Return the offsets of a ragged list, (rows + 1,) int32."""
-    return np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
+    return np.cumsum([0, *map(len, rows)]).astype(np.int32)
 
 
 _HEAD = ("name", "batch_size", "notes", "twins", "buffers")

@@ -140,7 +140,7 @@ def forward_part(graph: Graph) -> Graph:
     _, operands = graph.uses(keep)
     _, results = graph.makes(keep)
     operand_offset, result_offset = (
-        np.concatenate([[0], np.cumsum(np.diff(offset)[keep])]).astype(np.int32)
+        np.append(0, np.cumsum(np.diff(offset)[keep])).astype(np.int32)
         for offset in (graph.operand_offset, graph.result_offset)
     )
     per_instruction = ("opcode", "flops", "bytes_accessed", "phase", "free", "op_name", "attribute")
@@ -500,7 +500,7 @@ def nearest_borders(cuts: Sequence[int], borders: Array) -> list[int]:
     for distances in distance:
         total = best[:-1] + distances
         choices.append(np.array([int(np.argmin(total[: k + 1])) for k in range(count)]))
-        best = np.concatenate([[np.inf], np.minimum.accumulate(total)])
+        best = np.append(np.inf, np.minimum.accumulate(total))
     chosen: list[int] = []
     last = count - 1
     for row_choice in reversed(choices):

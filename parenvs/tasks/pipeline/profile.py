@@ -505,7 +505,7 @@ class ChainSums:
         weights = self.profile.parameter_bytes > 0
         if self.profile.frozen_bytes is not None:
             weights = weights | (self.profile.frozen_bytes > 0)
-        return np.concatenate([[0], np.cumsum(weights)])
+        return np.append(0, np.cumsum(weights))
 
     def _prefix_or_zeros(self, values: Array | None) -> Array:
         return _prefix(np.zeros(len(self.profile)) if values is None else values)
@@ -520,7 +520,7 @@ class ChainSums:
     @cached_property
     def cut_before(self) -> Array:
         """Bytes that cross a cut right before each pivot, (n+1,); zero at both ends."""
-        crossing_bytes = np.concatenate([[0.0], self.profile.cut_bytes])
+        crossing_bytes = np.append(0.0, self.profile.cut_bytes)
         # Nothing is sent behind the last pivot, whatever a measurement says.
         crossing_bytes[-1] = 0.0
         return crossing_bytes
@@ -553,7 +553,7 @@ class ChainSums:
 
 
 def _prefix(values: Array) -> Array:
-    return np.concatenate([[0.0], np.cumsum(values)])
+    return np.append(0.0, np.cumsum(values))
 
 
 def mismatches(
