@@ -621,14 +621,11 @@ class Relaxation:
         first = np.concatenate([[0], pivots[starts], [n]])
         last = np.concatenate([[0], pivots[np.append(starts[1:], len(pivots)) - 1], [n]])
         work, backward = pipeline.seconds_sum, pipeline.backward_sum
+        parameters = pipeline.parameter_sum
         share = float(backward[-1] / work[-1]) if work[-1] else 0.5
-        weights = formulas.weight_bytes(
-            pipeline.parameter_sum, pipeline.copies, pipeline.frozen_sum
-        )
+        weights = formulas.weight_bytes(parameters, pipeline.copies, pipeline.frozen_sum)
         excess = backward - share * work
-        sums = np.array(
-            [work, backward, excess, pipeline.parameter_sum, weights, pipeline.variable_sum]
-        )
+        sums = np.array([work, backward, excess, parameters, weights, pipeline.variable_sum])
         low, high = np.take(sums, first, axis=1), np.take(sums, last, axis=1)
         low[2, 1:-1] = np.minimum.reduceat(sums[2, pivots], starts)
         high[2, 1:-1] = np.maximum.reduceat(sums[2, pivots], starts)

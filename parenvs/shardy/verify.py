@@ -337,9 +337,8 @@ class ShardyOracle:
 def functions(module: Any) -> dict[str, Any]:
     """Return the functions of an MLIR module by name."""
     operations = [view.operation for view in module.body.operations]
-    return {
-        str(x.attributes["sym_name"]).strip('"'): x for x in operations if x.name == "func.func"
-    }
+    called = (x for x in operations if x.name == "func.func")
+    return {str(x.attributes["sym_name"]).strip('"'): x for x in called}
 
 
 def _partitioned(main: Any) -> tuple[tuple[int, int], ...]:

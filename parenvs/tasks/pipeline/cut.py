@@ -589,11 +589,10 @@ class PipelineCut(Rowed):
             opening = np.where(steps, self.chosen[rows, 0] - low + 1, 0)
             return self._shared.openings.take(opening, axis=0)
         features = np.zeros((len(rows), int(self.action_space.n), 3), np.float32)
+        chosen = self.chosen[rows]
         for board, index in self.by_problem(rows):
             part = self._rows[: len(rows)][index]
-            write_features(
-                board.kernel, board.last_stages, self.chosen[rows], steps, part, features
-            )
+            write_features(board.kernel, board.last_stages, chosen, steps, part, features)
         return features
 
 
