@@ -331,7 +331,8 @@ class Use:
         if opcode in ("dot", "convolution") and len(labels) == 2:
             self._product(index, labels)
         elif opcode == "gather" and isinstance(labels[0], int):
-            if labels[1] == DATA or (labels[1] is None and self._is_drawn(operands[1])):
+            is_drawn = labels[1] is None and flow.ancestors(operands[1:2])[flow.inputs].any()
+            if is_drawn or labels[1] == DATA:
                 self.looked_up.add(labels[0])
         elif opcode == "broadcast" and flow.shapes[operands[0]]:
             self._broadcast(index, labels[0])
@@ -372,9 +373,6 @@ class Use:
 
     def _attribute(self, index: int) -> str:
         return self.flow.graph.strings[self.flow.graph.attribute[index]]
-
-    def _is_drawn(self, tensor: int) -> bool:
-        return bool(self.flow.ancestors([tensor])[self.flow.inputs].any())
 
     def _is_noise(self, tensor: int) -> bool:
         """Whether a tensor is drawn by a random key."""

@@ -213,11 +213,6 @@ class _Reasons:
         tied = self.alone and self.kind(position).startswith("tied")
         return self.prospect_words(int(self.classes.label[position])) if tied else ""
 
-    def open_rivals(self, label: int) -> list[int]:
-        """Classes of variables and inputs that a class excludes and that are not blocked anyway."""
-        rivals = self.classes.rivals(label).tolist()
-        return [x for x in rivals if x in self.first_position and not self.classes.blocked[x]]
-
     def exclusion_words(self, label: int) -> str:
         first, *others = [int(x) for x in self.classes.rivals(label) if self.chosen[x]]
         count = len(others)
@@ -243,7 +238,8 @@ class _Reasons:
 
     def conflict_words(self, label: int) -> str:
         """Which classes of variables and inputs a class excludes, and where; equal layers once."""
-        rivals, graph = self.open_rivals(label), self.graph
+        graph, rivals = self.graph, self.classes.rivals(label).tolist()
+        rivals = [x for x in rivals if x in self.first_position and not self.classes.blocked[x]]
         if not rivals:
             return "it excludes no other class of variables or inputs"
         at = [self.words.conflict_at(label, rival) for rival in rivals]
