@@ -475,11 +475,11 @@ class PipelineImprovement(games.RowGame):
                     continue
                 action += (self.removed[row] - 1) * self.others  # stages have the later numbers
                 self.removed[row] = -1
-            board = self._problems[row]
-            before = self.seconds[row]
+            board, before = self._problems[row], self.seconds[row]
+            near, every = board.modes
             s, t = divmod(action, self.others)
             self.seconds[row] = moves.relocated(
-                board.tables, self.cuts[row], self.devices[row], s + 1, t, *board.modes, before
+                board.tables, self.cuts[row], self.devices[row], s + 1, t, near, every, before
             )
             self.turn[row] += 1
             if self.seconds[row] < before:
