@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from parenvs.cluster import Cluster, Device
 from parenvs.core.sets import BestValue, SetKind, member_of
@@ -192,7 +193,7 @@ TIERS = {
 
 
 def draw(
-    rng: np.random.Generator,
+    rng: Generator,
     family: str | None = None,
     ranges: Ranges = INSIDE,
     name: str | None = None,
@@ -262,7 +263,7 @@ def generated_cluster(
     return Cluster(servers, devices_per_server, device, intra_bw, inter_bw)
 
 
-def _draw_once(rng: np.random.Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
+def _draw_once(rng: Generator, family: str, ranges: Ranges, name: str) -> DrawnProblem:
     """Scale a chain of a family so that the problem has the ratios that are drawn."""
     cluster, stages = _cluster_and_stages(rng, ranges)
     micro_batches = _log_integer(rng, *ranges.micro_batches)
@@ -284,7 +285,7 @@ def _draw_once(rng: np.random.Generator, family: str, ranges: Ranges, name: str)
     return generated(family, name, arrays, cluster, micro_batches, stages)
 
 
-def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Cluster, int]:
+def _cluster_and_stages(rng: Generator, ranges: Ranges) -> tuple[Cluster, int]:
     fewest_devices, most_devices = ranges.devices
     for _ in range(TRIES):
         devices_per_server = int(rng.choice(ranges.devices_per_server))
@@ -304,7 +305,7 @@ def _cluster_and_stages(rng: np.random.Generator, ranges: Ranges) -> tuple[Clust
     raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
 
 
-def _ratios(rng: np.random.Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
+def _ratios(rng: Generator, ranges: Ranges, micro_batches: int, stages: int) -> Ratios:
     low, high = ranges.min_ratios, ranges.max_ratios
     low_parameters = TIGHT if rng.random() < ranges.tight else low.parameters
     for _ in range(TRIES):
@@ -324,7 +325,7 @@ def _median_cut(cut_bytes: np.ndarray) -> float:
     return float(np.median(inner[inner > 0]))
 
 
-def _log_integer(rng: np.random.Generator, low: int, high: int) -> int:
+def _log_integer(rng: Generator, low: int, high: int) -> int:
     return min(int(log_uniform(rng, low, high + 1)), high)
 
 

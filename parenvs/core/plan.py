@@ -8,7 +8,7 @@ Each task minimizes a cost of its own. ``Price`` makes plans of all tasks compar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from textwrap import wrap
@@ -463,9 +463,7 @@ class Baseline:
         }  # fmt: skip
 
 
-def baseline_of(
-    request: Any, answer: Any, said: str | Callable[[int], Any] | None
-) -> Baseline | None:
+def baseline_of(request: Any, answer: Any, said: Any) -> Baseline | None:
     """Return the baseline of an answer; None if the task has none.
 
     Args:

@@ -23,6 +23,8 @@ Numbers = tuple[int, ...]
 """Values of a tensor of rank 0 or 1, or of any tensor with one element."""
 Values = Mapping[int, Numbers | None]
 """What a loop carries, by position."""
+Start = Sequence[Numbers | None]
+"""The inputs of a loop, as far as they are known."""
 MOST_NUMBERS = 1024
 """Tensors with more elements are not followed."""
 LARGEST = 2**64
@@ -281,7 +283,7 @@ class Loop(NamedTuple):
         return bool(known[self.test][0]) if self.test in known else None
 
 
-def trip_count(loop: Loop, start: Sequence[Numbers | None]) -> int | None:
+def trip_count(loop: Loop, start: Start) -> int | None:
     """Return how often a loop runs from known ``start`` values of its inputs, None if unknown."""
     program = loop.program
     condition, needed = loop.needed(loop.condition, {loop.test})

@@ -24,7 +24,7 @@ from parenvs.graph.checks import fields_of
 from parenvs.graph.flow import free_instructions
 from parenvs.graph.graph import Graph, Phase, Role
 from parenvs.graph.opcodes import ELEMENTWISE
-from parenvs.graph.program import Loop, Numbers, Program, Row, learn, trip_count, value_of
+from parenvs.graph.program import Loop, Numbers, Program, Row, Start, learn, trip_count, value_of
 from parenvs.graph.views import (
     Computed,
     Mapped,
@@ -50,9 +50,7 @@ _HEAVY = ("dot", "convolution", "while", "conditional", "custom-call")
 """Opcodes that do a model's work."""
 
 
-def goes_through_layers(
-    loop: Loop, start: Sequence[Numbers | None], weights: Collection[int]
-) -> bool:
+def goes_through_layers(loop: Loop, start: Start, weights: Collection[int]) -> bool:
     """Return whether an iteration's own weights outweigh those that all iterations share.
 
     Its own are blocks of stacked weights, at indices made of the counter; ``weights`` are inputs
@@ -81,7 +79,7 @@ def goes_through_layers(
     return own > sum(math.prod(shapes[t]) for t in shared)
 
 
-def is_independent(loop: Loop, start: Sequence[Numbers | None]) -> bool:
+def is_independent(loop: Loop, start: Start) -> bool:
     """Return whether no iteration works on what an earlier one computed.
 
     Counters, sums over the iterations and stacks of their results are no work.
@@ -279,9 +277,7 @@ class _Unroller:
             carried = [self.value[t] for t in loop.outputs]
         self.value.update(zip(row.results, carried, strict=True))
 
-    def iterations(
-        self, row: Row, loop: Loop, carried: Sequence[Value], start: Sequence[Numbers | None]
-    ) -> int:
+    def iterations(self, row: Row, loop: Loop, carried: Sequence[Value], start: Start) -> int:
         """Return the trip count of a loop over layers, 0 for any other loop."""
         if row.phase != Phase.FORWARD:
             return 0
@@ -294,7 +290,7 @@ class _Unroller:
             return 0
         return trip_count(loop, start) or 0
 
-    def is_one_of_many(self, row: Row, loop: Loop, start: Sequence[Numbers | None]) -> bool:
+    def is_one_of_many(self, row: Row, loop: Loop, start: Start) -> bool:
         """Return whether each iteration of a loop runs the whole model on another micro-batch."""
         if {Phase.FORWARD, Phase.BACKWARD} <= {inner.phase for inner in loop.rows}:
             return True

@@ -14,8 +14,7 @@ import numpy as np
 from parenvs.errors import ParenvsError, did_you_mean, printable, shown
 from parenvs.graph.graph import Role
 from parenvs.graph.layout import shape_text
-from parenvs.tasks.partition.problem import Partitioning, PartitionReport
-from parenvs.tasks.partition.view import problem_and_report
+from parenvs.tasks.partition.view import Viewable, problem_and_report
 from parenvs.tasks.partition.words import Explainer
 from parenvs.view.words import WIDTH, duration, merged, plural
 
@@ -74,9 +73,7 @@ class Explanation:
     dimensions: tuple[DimensionReason, ...]
 
 
-def explain(
-    viewable: PartitionReport | Partitioning, pattern: str | None = None
-) -> list[Explanation]:
+def explain(viewable: Viewable, pattern: str | None = None) -> list[Explanation]:
     """Explain a report's plan, or what plans of a problem may do: ties, blocks and exclusions.
 
     A glob ``pattern`` over the paths of variables and batch inputs explains each match by itself;
@@ -104,9 +101,7 @@ def explain(
     ]
 
 
-def text_and_json(
-    viewable: PartitionReport | Partitioning, pattern: str | None = None
-) -> tuple[str, dict[str, Any]]:
+def text_and_json(viewable: Viewable, pattern: str | None = None) -> tuple[str, dict[str, Any]]:
     """The explanations as text and JSON; see ``explain``."""
     explanations = explain(viewable, pattern)
     return explanation_text(explanations), {"variables": [*map(asdict, explanations)]}
@@ -144,7 +139,7 @@ class _Reasons:
     Without a plan, ``alone`` explains each dimension by itself, and lists all of its class.
     """
 
-    def __init__(self, viewable: PartitionReport | Partitioning, alone: bool) -> None:
+    def __init__(self, viewable: Viewable, alone: bool) -> None:
         problem, report = problem_and_report(viewable)
         self.problem = problem
         self.planned, self.alone = report is not None, report is None and alone

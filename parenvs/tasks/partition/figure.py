@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import parenvs.tasks.partition.view as view
-from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Cell, LayerTable
+from parenvs.tasks.partition.view import BLOCKED, UNDECIDED, Cell, LayerTable, Viewable
 from parenvs.view.page import HEIGHT, INK, MARGIN, QUIET, RED, WIDTH, Page, note, stage_color
 from parenvs.view.words import clip_start, plural
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from parenvs.tasks.partition.problem import Partitioning, PartitionReport
 
 FONT = 7.5
 """Points of the words in and beside cells."""
@@ -76,9 +74,7 @@ def _draw_table(axes: Axes, table: LayerTable, named: bool, height: float) -> No
     axes.set_yticks([k + 0.5 for k in shown], labels, size=FONT)
 
 
-def draw(
-    viewable: PartitionReport | Partitioning, undecided: Collection[str] | None = None
-) -> Figure:
+def draw(viewable: Viewable, undecided: Collection[str] | None = None) -> Figure:
     """The picture of a partition plan; ``style`` has to be in force.
 
     A cell per variable, a row per layer; its color is the partitioned dimension. Variables outside

@@ -160,24 +160,20 @@ def grid(variables: Sequence[Cell]) -> tuple[list[LayerTable], list[Cell]]:
 
 
 _MAX_LINES = 60  # of the table
+Viewable = PartitionReport | Partitioning
+"""A judged plan, or the problem where nothing is decided yet."""
 
 
-def text(
-    viewable: PartitionReport | Partitioning,
-    color: bool = False,
-    undecided: Collection[str] | None = None,
-) -> str:
+def text(viewable: Viewable, color: bool = False, undecided: Collection[str] | None = None) -> str:
     """A partition plan as text of at most 110 columns, without a final newline.
 
-    ``viewable`` is the problem where nothing is decided yet, ``undecided`` the paths that an
-    episode has not settled; ``color`` adds ANSI escapes.
+    ``undecided`` are the paths that an episode has not settled; ``color`` adds ANSI escapes.
     """
     problem, report = problem_and_report(viewable)
     variables, inputs = cells(problem, report, undecided)
     parts = verdict(problem, report, [*variables, *inputs])
-    if report is not None:
-        parts = parts[:2]  # the others are among the figures
-    lines = wrapped([title(problem), SEPARATOR.join(parts)])
+    # Of a plan, the others are among the figures.
+    lines = wrapped([title(problem), SEPARATOR.join(parts if report is None else parts[:2])])
     if report is not None:
         lines += spelling.reason_lines(report.reasons)
         if report.legal:
@@ -185,9 +181,7 @@ def text(
     return "\n".join([*lines, "", *_table(variables, inputs, color)])
 
 
-def problem_and_report(
-    viewable: PartitionReport | Partitioning,
-) -> tuple[Partitioning, PartitionReport | None]:
+def problem_and_report(viewable: Viewable) -> tuple[Partitioning, PartitionReport | None]:
     """The problem, and the report if there is one."""
     if isinstance(viewable, PartitionReport):
         return viewable.problem, viewable
@@ -251,12 +245,10 @@ def _gap_words(report: PartitionReport) -> str:
 
 def _counts(report: PartitionReport) -> str:
     inputs = len(report.problem.partition(report.chosen, "inputs"))
-    things = plural(report.variables, "variable")
-    things += f" and {plural(inputs, 'batch input')}" if inputs else ""
+    split = plural(report.variables, "variable")
+    split += f" and {plural(inputs, 'batch input')}" if inputs else ""
     kind = "input dimensions" if report.plan.scope == "inputs" else "variable dimensions"
-    return (
-        f"{things}, {report.partitioned_dimensions:,} of {report.dimensions:,} {kind} partitioned"
-    )
+    return f"{split}, {report.partitioned_dimensions:,} of {report.dimensions:,} {kind} partitioned"
 
 
 def _figure_lines(report: PartitionReport) -> list[str]:

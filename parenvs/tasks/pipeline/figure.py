@@ -101,7 +101,7 @@ def draw(viewable: Report | Pipeline) -> Figure:
     top = page.heading(*words, reasons) + 0.1
     share = pipeline.seconds_sum / pipeline.seconds_sum[-1] * 100
     if report is not None and report.stages:
-        _draw_plan(page, top, pipeline, share, report)
+        _draw_plan(page, top, share, report)
         return page.figure
     width = WIDTH - _LEFT - _RIGHT
     height = (HEIGHT - top - 1.25) / 2
@@ -115,10 +115,8 @@ def draw(viewable: Report | Pipeline) -> Figure:
     return page.figure
 
 
-def _draw_plan(
-    page: Page, top: float, pipeline: Pipeline, share: np.ndarray, report: Report
-) -> None:
-    stages, limit = report.stages, report.memory_limit_bytes
+def _draw_plan(page: Page, top: float, share: np.ndarray, report: Report) -> None:
+    stages, limit, pipeline = report.stages, report.memory_limit_bytes, report.pipeline
     colors = [RED if x.memory_bytes > limit else stage_color(k) for k, x in enumerate(stages)]
     cuts = [stage.end for stage in stages[:-1]]
     width = WIDTH - _LEFT - _RIGHT - _MEMORY - 1.15

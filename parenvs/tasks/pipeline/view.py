@@ -108,7 +108,7 @@ def text(viewable: Report | Pipeline, color: bool = False) -> str:
         lines += reason_lines(report.reasons)
         lines += wrapped(f"  {remark}" for remark in report.remarks)
     if report is not None and report.stages:
-        lines += ["", *_table(pipeline, report, color), "", *_gantt(report, color)]
+        lines += ["", *_table(report, color), "", *_gantt(report, color)]
     return "\n".join(lines)
 
 
@@ -171,9 +171,9 @@ def device_words(stage: Stage) -> str:
     return f"device{'s' if count > 1 else ''} {device_range(stage)}"
 
 
-def _table(pipeline: Pipeline, report: Report, color: bool) -> list[str]:
+def _table(report: Report, color: bool) -> list[str]:
     limit = report.memory_limit_bytes
-    ends = cut_labels(pipeline.profile, (stage.end for stage in report.stages), 27)
+    ends = cut_labels(report.pipeline.profile, (stage.end for stage in report.stages), 27)
     rows = [
         ["", "devices", "pivots", "ends after", *_FIGURES, ""],
         ["", "", "", "", "ms", "ms", "ms", f"of {limit / 1e9:.1f}", "%", ""],
