@@ -75,7 +75,7 @@ class Search:
         self.best: Cuts | None = None
         self.upper = np.inf
         self._rng = np.random.default_rng(seed)
-        self._all = np.ones(self.tables.stages + 1, np.bool_)
+        self._all = np.ones(self.tables.stages + 1, bool)
         self._modes = [moves.modes_of(self.tables, [distance], KINDS) for distance in DISTANCES]
         self._mend = moves.mending(self.tables)
 

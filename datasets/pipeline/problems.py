@@ -296,11 +296,8 @@ def _cluster_and_stages(rng: Generator, ranges: Ranges) -> tuple[Cluster, int]:
         intra = float(significant(log_uniform(rng, *ranges.intra_bw)))
         inter = float(significant(log_uniform(rng, *ranges.inter_bw)))
         memory = float(rng.choice(ranges.memory_bytes))
-        if (
-            ranges.contain(servers * devices_per_server, stages)
-            and stages <= servers * devices_per_server
-            and inter <= intra
-        ):
+        devices = servers * devices_per_server
+        if ranges.contain(devices, stages) and stages <= devices and inter <= intra:
             return generated_cluster(servers, devices_per_server, intra, inter, memory), stages
     raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
 

@@ -271,7 +271,7 @@ class Game(ABC):
 
     def __init__(self, count: int) -> None:
         self.count = count
-        self.over = np.zeros(count, np.bool_)
+        self.over = np.zeros(count, bool)
         self._rows = np.arange(count)
         self._problems: list[Any] = [None] * count  # what ``put`` gave each row
         self._shared: Any = None  # what all rows hold, if it is the same
@@ -282,7 +282,7 @@ class Game(ABC):
 
         What later calls change is returned as a view, as in ``observation``.
         """
-        return np.ones((self.count, int(self.action_space.n)), np.bool_)
+        return np.ones((self.count, int(self.action_space.n)), bool)
 
     def put(self, rows: Rows, problem: Any) -> None:
         """Give rows a problem of a source; their episodes have to be started then."""
@@ -581,12 +581,12 @@ class RowGame(Rowed):
         kept = count if self.keeps else 0
         self.actions = np.zeros((kept, size, len(self.shown)), np.float32)
         self.context = np.zeros((count, len(self.contexts)), np.float32)
-        self.mask = np.zeros((count, size), np.bool_)
+        self.mask = np.zeros((count, size), bool)
         self.cost = np.full(count, np.nan)
         self.reference, self.worst = np.ones((2, count))
         self._known = np.full((3, count), np.nan)  # start, bound, best
         self._returns, self._largest = np.zeros(count), 0.0
-        self._stale = np.ones(count, np.bool_)
+        self._stale = np.ones(count, bool)
 
     @abstractmethod
     def look(self, rows: Array, part: Rows) -> None:

@@ -460,7 +460,7 @@ class PartitionGame(Rowed):
 
     @property
     def legal(self) -> Array:
-        legal = np.ones((self.count, 2), np.bool_)
+        legal = np.ones((self.count, 2), bool)
         for space, index in self.by_problem(self._rows):
             # No action contradicts what was inferred, as only open classes are asked about.
             if self.masked and not space.inferred:

@@ -434,7 +434,7 @@ class Tables:
         self.step = np.zeros((slots, len(STEP)), np.float32)
         # Decisions before the first step; witnesses, repeated where fewer; the bytes they leave.
         self.decisions = np.full((slots, k), REPLICATE, np.int8)
-        self.completions = np.zeros((slots, k, w), np.bool_)
+        self.completions = np.zeros((slots, k, w), bool)
         self.slack = np.full((slots, w, m), np.inf)
 
     def put(self, slot: int, problem: Linear) -> None:
@@ -492,7 +492,7 @@ class PartialPlans:
         k, m, w = largest.classes, largest.moments, largest.witnesses
         self.slot = np.zeros(count, np.int64)
         self.decisions = np.full((count, k), OPEN, np.int8)
-        self.completions = np.zeros((count, k, w), np.bool_)
+        self.completions = np.zeros((count, k, w), bool)
         self.slack, self.least = np.zeros((count, w, 2, m)), np.zeros((count, w, 2))
         self.expected = np.zeros((count, m))
         self.current, self._witness_index = np.zeros((count, w), np.int8), np.arange(w)
@@ -583,7 +583,7 @@ class PartialPlans:
         An instruction is split at most once, by the class that saves most of it.
         """
         tables, slot, episodes = self.tables, self.slot[rows], np.arange(len(rows))
-        splittable = np.zeros((2, len(rows), is_open.shape[1] + 1), np.bool_)
+        splittable = np.zeros((2, len(rows), is_open.shape[1] + 1), bool)
         splittable[:, :, :-1] = is_open
         splittable[:, episodes, candidates] = False
         # Partitioning a candidate excludes its rivals.
@@ -639,7 +639,7 @@ class PartialPlans:
         remaining = is_open.copy()
         remaining[episodes, candidates] = False
         classes = np.empty((len(rows), count), np.int64)
-        exists = np.empty((len(rows), count), np.bool_)
+        exists = np.empty((len(rows), count), bool)
         for index in range(count):
             classes[:, index] = first = remaining.argmax(axis=1)
             exists[:, index] = remaining[episodes, first]

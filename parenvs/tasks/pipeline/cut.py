@@ -453,7 +453,7 @@ class PipelineCut(Rowed):
 
     @property
     def legal(self) -> Array:
-        legal = np.empty((self.count, int(self.action_space.n)), np.bool_)
+        legal = np.empty((self.count, int(self.action_space.n)), bool)
         write_mask(self._window, legal)
         return legal
 

@@ -79,7 +79,7 @@ class Board:
             )
         self.pipeline, self.pivots = pipeline, pivots_of(pipeline)
         self.tables = tables_of(pipeline, self.pivots)
-        self.modes, free = moves.mending(self.tables), np.ones(pipeline.stages + 1, np.bool_)
+        self.modes, free = moves.mending(self.tables), np.ones(pipeline.stages + 1, bool)
         first, modes = moves.modes_of(self.tables, *DESCENT), np.concatenate(self.modes)
         plans = [placed(pipeline, self.tables, self.pivots, plan) for plan in graded(pipeline)]
         lengths = [fitting_seconds(self.tables, *plan) for plan in plans]
@@ -396,11 +396,11 @@ class PipelineImprovement(games.RowGame):
         self.seconds, self.turn = np.zeros(count), np.zeros(count, np.int64)
         # The cut that a first action of a pair chose, from 0 on.
         self.removed = np.full(count, -1)
-        self.tried = np.zeros((count, self.relocations), np.bool_)
+        self.tried = np.zeros((count, self.relocations), bool)
         self.plans = np.zeros((count, 5))
         size = count if self.pairs else 0
         self.rows = np.zeros((size, self.relocations, len(self.shown)), np.float32)
-        self._is_new = np.ones(count, np.bool_)  # whether rows of the plan are to be computed
+        self._is_new = np.ones(count, bool)  # whether rows of the plan are to be computed
 
     def start(self, rows: games.Rows) -> None:
         self.fresh(rows)

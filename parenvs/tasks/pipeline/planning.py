@@ -339,7 +339,7 @@ class PipelinePlanning(games.Rowed):
         self.choices = np.zeros(count, np.int64)
         self.figures = np.full((3, count), np.nan)  # see ``Board.outcome``
         # The last column stands for all numbers that are not actions.
-        self._legal = np.zeros((count, ACTIONS + 1), np.bool_)
+        self._legal = np.zeros((count, ACTIONS + 1), bool)
 
     @property
     def legal(self) -> Array:

@@ -137,7 +137,7 @@ class Pipeline(ChainSums):
     @cached_property
     def is_group(self) -> Array:
         """Whether a stage may have so many devices, (D+1,) bool."""
-        sizes = np.ones(self.cluster.devices + 1, np.bool_)
+        sizes = np.ones(self.cluster.devices + 1, bool)
         if not self.fractions:
             sizes[:] = False
             sizes[group_sizes(self.profile.micro_batch, self.cluster.devices)] = True

@@ -94,7 +94,7 @@ class Construct:
         # Where the nodes and strategies of each episode's board begin in ``tables``.
         self.first_node, self.first_strategy, self.length = np.zeros((3, count), np.int64)
         self.unit, self.reference = np.ones((2, count))
-        self.is_free, self.is_exact = np.zeros((2, count), np.bool_)
+        self.is_free, self.is_exact = np.zeros((2, count), bool)
         self.turn = np.zeros(count, np.int64)
         self.costs = np.zeros((count, 0))  # of strategies with decided neighbors
         self.remaining = np.zeros((count, 0), np.int64)  # headroom that is left
@@ -102,10 +102,10 @@ class Construct:
         self.remaining_wanted = np.zeros((count, 0), np.int64)
         self.chosen = np.zeros((count, 0), np.int64)
         self.floor = np.zeros(count)  # lower bound of the cost, from decided nodes and least costs
-        self.legal = np.zeros((count, width), np.bool_)
+        self.legal = np.zeros((count, width), bool)
         self.rows = np.zeros((count, width, len(self.columns)), np.float32)
         self.contexts = np.zeros((count, len(CONTEXTS)), np.float32)
-        self.over, self.dead = np.zeros((2, count), np.bool_)
+        self.over, self.dead = np.zeros((2, count), bool)
         self.cost = np.full(count, np.nan)
 
     def put(self, row: int, board: Board) -> None:
@@ -640,7 +640,7 @@ class Blocks:
 
     def touched(self, nodes: list[int]) -> Array:
         """Return the blocks, (n,) bool, that hold one of some nodes or a neighbor of one."""
-        changed = np.zeros(len(self.board), np.bool_)
+        changed = np.zeros(len(self.board), bool)
         changed[nodes] = True
         return np.logical_or.reduceat(changed[self._around], self._begin_around)
 
@@ -708,10 +708,10 @@ class Improve:
         self.width, self.looks = width, not set(BLOCK_AHEAD).isdisjoint(columns)
         self._columns = [list(BLOCK_COLUMNS).index(name) for name in columns]
         self.boards: list[Board] = [None] * count  # type: ignore[list-item]
-        self.legal = np.zeros((count, width), np.bool_)
+        self.legal = np.zeros((count, width), bool)
         self.rows = np.zeros((count, width, len(columns)), np.float32)
         self.contexts = np.zeros((count, len(BLOCK_CONTEXTS)), np.float32)
-        self.over = np.zeros(count, np.bool_)
+        self.over = np.zeros(count, bool)
         self.cost = np.full(count, np.nan)
         self._states: list[_ImproveEpisode] = [None] * count  # type: ignore[list-item]
 
@@ -766,9 +766,9 @@ class _ImproveEpisode:
         self.chosen = board.greedy.copy()
         self.cost = board.reference
         self.remaining = board.remaining_of(self.chosen)
-        self.is_legal = np.ones(len(board), np.bool_)
+        self.is_legal = np.ones(len(board), bool)
         self.solved_at = np.full(len(board), -1)
-        self.changed = np.ones(len(board), np.bool_)
+        self.changed = np.ones(len(board), bool)
         self.last_gains = np.zeros(len(board))
         self.last_gain, self.turn = 0.0, 0
         self.costs: list[Array] = [np.zeros(0)] * len(board)
