@@ -644,7 +644,7 @@ class Relaxation:
             low, high, 2 * formulas.transfer_seconds(crossing, bandwidth[:, :, None]),
             capacity(pipeline.stages, pipeline.micro_batches),
             np.array([up, np.maximum.accumulate(np.where(sizes, numbers, 0))]),
-            bandwidth[0].astype(np.float64), int(pipeline.stages), cluster.devices,
+            bandwidth[0].astype(float), int(pipeline.stages), cluster.devices,
             int(pipeline.micro_batches), cluster.devices_per_server if is_faster else 1,
             min(SLOTS, cluster.devices_per_server) if is_faster else 0,
             float(pipeline.memory_limit) * (1 + _ROUNDING), share,

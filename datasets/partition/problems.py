@@ -224,14 +224,14 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
             f"benchmarks/make_sets.py banks/{bank(name).file}"
         )
     count, moments = len(arrays["gain"]), len(arrays["whole"])
-    split_bytes = arrays["held"].reshape(count, moments).astype(np.float64)
+    split_bytes = arrays["held"].reshape(count, moments).astype(float)
     label, rival = arrays["rivals"].astype(np.int64).T
     linear = Linear(
         name="",
         classes=arrays["classes"].astype(np.int64),
         replicated_seconds=float(arrays["replicated"]),
         rivals=tuple(np.sort(rival[label == k]) for k in range(count)),
-        replicated_bytes=arrays["whole"].astype(np.float64),
+        replicated_bytes=arrays["whole"].astype(float),
         saved_bytes=split_bytes * arrays["spared"][:, None],
         limit=np.nan,
         groups=tuple(np.split(arrays["members"].astype(np.int64), np.cumsum(arrays["sizes"])[:-1])),

@@ -14,14 +14,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.random import Generator
 
+from parenvs.compiled import Array
+
 
 class ChainArrays(NamedTuple):
     """Arrays of a generated chain, (n,) float64 each, in units of the family's own."""
 
-    forward: np.ndarray  # time
-    backward: np.ndarray  # time, in the unit of ``forward``
-    cut: np.ndarray  # size of what crosses a cut right after the pivot
-    parameters: np.ndarray  # size of the variables
+    forward: Array  # time
+    backward: Array  # time, in the unit of ``forward``
+    cut: Array  # size of what crosses a cut right after the pivot
+    parameters: Array  # size of the variables
 
 
 Family = Callable[[Generator, int], ChainArrays]
@@ -49,9 +51,9 @@ def normal(rng: Generator, n: int) -> ChainArrays:
 def binomial(rng: Generator, n: int) -> ChainArrays:
     """Draw independent counts from Bin(4..40, U(0.2, 0.8)), at least 1 (section 4.5)."""
 
-    def sample() -> np.ndarray:
+    def sample() -> Array:
         drawn = rng.binomial(rng.integers(4, 41), rng.uniform(0.2, 0.8), n)
-        return np.maximum(drawn, 1).astype(np.float64)
+        return np.maximum(drawn, 1).astype(float)
 
     return _independent(rng, n, sample)
 
@@ -180,7 +182,7 @@ FAMILIES: Mapping[str, Family] = {
 # Where a residual branch goes around an operation, its 1 is part of the cut.
 
 
-def _attention(rng: Generator) -> np.ndarray:
+def _attention(rng: Generator) -> Array:
     scores, mixing = log_uniform(rng, 0.5, 8.0), rng.uniform(0.1, 1.5)
     return np.array(
         [
@@ -195,7 +197,7 @@ def _attention(rng: Generator) -> np.ndarray:
     )
 
 
-def _feed_forward(rng: Generator) -> np.ndarray:
+def _feed_forward(rng: Generator) -> Array:
     width = 4.0 if rng.random() < 0.7 else rng.uniform(2.0, 6.0)
     return np.array(
         [
@@ -208,21 +210,21 @@ def _feed_forward(rng: Generator) -> np.ndarray:
     )
 
 
-def _embedding(count: int, vocabulary: float) -> np.ndarray:
+def _embedding(count: int, vocabulary: float) -> Array:
     rows = np.tile([0.01, 0.0, 1.0], (count, 1))
     rows[0, WEIGHTS] = vocabulary
     rows[1::3, WEIGHTS] = 0.1
     return rows
 
 
-def _logits(rng: Generator, count: int, vocabulary: float) -> np.ndarray:
+def _logits(rng: Generator, count: int, vocabulary: float) -> Array:
     rows = np.tile([0.01, 0.0, log_uniform(rng, 4, 60)], (count, 1))
     rows[0, COMPUTE] = vocabulary
     rows[0, WEIGHTS] = vocabulary if rng.random() < 0.5 else 0.001
     return rows
 
 
-def _narrow_block(width: float, outer: float, middle: float) -> np.ndarray:
+def _narrow_block(width: float, outer: float, middle: float) -> Array:
     """Return the operations of a block of ResNet or MobileNet, ``width`` times as wide inside.
 
     ``outer`` and ``middle`` are the work and the weights of its convolutions.
@@ -240,7 +242,7 @@ def _narrow_block(width: float, outer: float, middle: float) -> np.ndarray:
     )
 
 
-def _stack(rng: Generator, layer: np.ndarray, max_pivots: int) -> np.ndarray:
+def _stack(rng: Generator, layer: Array, max_pivots: int) -> Array:
     """Return equal layers end to end, (at most ``max_pivots``, 3).
 
     Either each layer becomes the same few pivots, or the whole stack is made coarser: then any
@@ -254,9 +256,7 @@ def _stack(rng: Generator, layer: np.ndarray, max_pivots: int) -> np.ndarray:
     return _merged(rng, np.tile(layer, (layers, 1)), max_pivots, np.where(at_end, 30.0, 1.0))
 
 
-def _merged(
-    rng: Generator, operations: np.ndarray, count: int, weights: np.ndarray | None = None
-) -> np.ndarray:
+def _merged(rng: Generator, operations: Array, count: int, weights: Array | None = None) -> Array:
     """Merge consecutive of (m, 3) operations into pivots, (count, 3); the last ends the last pivot.
 
     ``weights``, (m,), are in proportion to the chances to end a pivot.
@@ -270,7 +270,7 @@ def _merged(
     return merged
 
 
-def _counts(rng: Generator, total: int, parts: int) -> np.ndarray:
+def _counts(rng: Generator, total: int, parts: int) -> Array:
     return 1 + rng.multinomial(total - parts, rng.dirichlet(np.full(parts, 4.0)))
 
 
@@ -279,21 +279,19 @@ def log_uniform(rng: Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def _independent(rng: Generator, n: int, sample: Callable[[], np.ndarray]) -> ChainArrays:
+def _independent(rng: Generator, n: int, sample: Callable[[], Array]) -> ChainArrays:
     rows = np.stack([sample(), sample(), sample()], axis=1)
     rows[:, WEIGHTS] *= rng.random(n) >= rng.uniform(0.0, 0.8)
     return _finished(rng, rows, 0.0, 0.0)
 
 
-def _chain(rng: Generator, rows: np.ndarray) -> ChainArrays:
+def _chain(rng: Generator, rows: Array) -> ChainArrays:
     """Return the arrays of a chain of ``rows``: most get noise on their times, some on sizes."""
     noise = rng.uniform(0.0, NOISE) if rng.random() < 0.7 else 0.0
     return _finished(rng, rows, noise, noise if rng.random() < 0.3 else 0.0)
 
 
-def _finished(
-    rng: Generator, rows: np.ndarray, time_noise: float, size_noise: float
-) -> ChainArrays:
+def _finished(rng: Generator, rows: Array, time_noise: float, size_noise: float) -> ChainArrays:
     """Return a chain of ``rows``, (n, 3), with noise and ``MIN_VARIABLES`` or more variables.
 
     Noises are standard deviations of logarithms. Some pivots without variables cost no time; no

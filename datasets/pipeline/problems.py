@@ -296,8 +296,11 @@ def _cluster_and_stages(rng: Generator, ranges: Ranges) -> tuple[Cluster, int]:
         intra = float(significant(log_uniform(rng, *ranges.intra_bw)))
         inter = float(significant(log_uniform(rng, *ranges.inter_bw)))
         memory = float(rng.choice(ranges.memory_bytes))
-        devices = servers * devices_per_server
-        if ranges.contain(devices, stages) and stages <= devices and inter <= intra:
+        if (
+            ranges.contain(servers * devices_per_server, stages)
+            and stages <= servers * devices_per_server
+            and inter <= intra
+        ):
             return generated_cluster(servers, devices_per_server, intra, inter, memory), stages
     raise ParenvsError("ranges: no cluster lies within; widen devices, stages or the bandwidths")
 
@@ -553,7 +556,7 @@ def _fault(arrays: dict[str, np.ndarray]) -> str:
 
 def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
     chains = [
-        np.ldexp(arrays[f"{key}_mantissa"].astype(np.float64), arrays[f"{key}_exponent"])
+        np.ldexp(arrays[f"{key}_mantissa"].astype(float), arrays[f"{key}_exponent"])
         for key in CHAIN
     ]
     names = arrays["families"].tobytes().decode().split("\n")

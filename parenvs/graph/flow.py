@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.graph.checks import fields_of, inverted, rows_of
 from parenvs.graph.graph import Graph, Role
 from parenvs.graph.opcodes import ELEMENTWISE
@@ -115,13 +116,11 @@ class Flow:
         rows = [() if opcode in CARRIES else row for opcode, row in pairs]
         return inverted(rows, len(self.before))
 
-    def ancestors(self, tensors: Iterable[int]) -> np.ndarray:
+    def ancestors(self, tensors: Iterable[int]) -> Array:
         """(T,) bool: ``tensors``, and everything that they are made of."""
         return self._closure(tensors, self.before)
 
-    def descendants(
-        self, tensors: Iterable[int], kinds: Collection[int] | None = None
-    ) -> np.ndarray:
+    def descendants(self, tensors: Iterable[int], kinds: Collection[int] | None = None) -> Array:
         """(T,) bool: ``tensors`` and what is made of them, through element types ``kinds`` only."""
         if kinds is None:
             return self._closure(tensors, self.after)
@@ -130,7 +129,7 @@ class Flow:
         after = [[t for t in row if fits[t]] for row in self.after]
         return self._closure((t for t in tensors if fits[t]), after)
 
-    def producers(self, tensors: np.ndarray) -> np.ndarray:
+    def producers(self, tensors: Array) -> Array:
         """(I,) bool: the instructions that make any of ``tensors``, (T,) bool."""
         mask = np.zeros(len(self.opcode), bool)
         results = np.array(self.producer)[tensors]
@@ -187,7 +186,7 @@ class Flow:
         return outside.pop() if len(outside) == 1 else None
 
     @staticmethod
-    def _closure(tensors: Iterable[int], neighbors: list[list[int]]) -> np.ndarray:
+    def _closure(tensors: Iterable[int], neighbors: list[list[int]]) -> Array:
         closed = np.zeros(len(neighbors), bool)
         closed[list(reachable(tensors, neighbors.__getitem__))] = True
         return closed
@@ -221,7 +220,7 @@ class Flow:
                 yield from zip(self.operands[outer], self.results[outer], strict=False)
 
 
-def needless_gradients(flow: Flow) -> np.ndarray:
+def needless_gradients(flow: Flow) -> Array:
     """(I,) operands of each product that need no gradient, if it reads what frozen weights make."""
     graph, needless = flow.graph, np.zeros(len(flow.opcode))
     trained, frozen = (
@@ -264,14 +263,14 @@ class ChainBytes:
         reads: (n,) object, path of a weight that this pivot is the first to read, or "".
     """
 
-    cut: np.ndarray
-    variables: np.ndarray
-    frozen: np.ndarray
+    cut: Array
+    variables: Array
+    frozen: Array
     tied: tuple[Reads, ...]
-    reads: np.ndarray
+    reads: Array
 
 
-def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
+def chain_bytes(graph: Graph, pivots: Array) -> ChainBytes:
     """Count the bytes of a chain of (n,) ``pivots``, instructions at the top, ascending."""
     count = len(pivots)
     user, tensor = graph.uses(pivots)
@@ -301,7 +300,7 @@ def chain_bytes(graph: Graph, pivots: np.ndarray) -> ChainBytes:
     return ChainBytes(cut, weights[Role.VARIABLE], weights[Role.FROZEN], tuple(tied), paths)
 
 
-def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]], set[int]]:
+def weight_reads(graph: Graph, pivots: Array) -> tuple[dict[int, list[int]], set[int]]:
     """Return where each weight is read, and the views of weights that no cut has to send.
 
     Returns:
@@ -346,14 +345,14 @@ def weight_reads(graph: Graph, pivots: np.ndarray) -> tuple[dict[int, list[int]]
     return reads, unsent
 
 
-def _apart(firsts: np.ndarray, earlier: int, later: int) -> bool:
+def _apart(firsts: Array, earlier: int, later: int) -> bool:
     # Positions are apart if another weight is first read between: a cut may fall there.
     return bool(np.searchsorted(firsts, earlier, side="right") < np.searchsorted(firsts, later))
 
 
 def free_instructions(
     rows: Iterable[tuple[str, Sequence[int], Sequence[int]]], scalars: set[int]
-) -> np.ndarray:
+) -> Array:
     """Return which instructions depend on constants, iota and ``scalars`` only, (I,) bool.
 
     ``rows`` are opcode, operands and results of each; operands, results and scalars are tensors.

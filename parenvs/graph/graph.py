@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from parenvs.cluster import Device
+from parenvs.compiled import Array
 from parenvs.errors import HloError, one_line, shown
 from parenvs.files import StrPath, replacing
 from parenvs.graph import checks
@@ -85,28 +86,28 @@ class Graph:
 
     name: str
     batch_size: int
-    dims: np.ndarray
-    dim_offset: np.ndarray
-    element_type: np.ndarray
-    opcode: np.ndarray
-    operands: np.ndarray
-    operand_offset: np.ndarray
-    results: np.ndarray
-    result_offset: np.ndarray
-    flops: np.ndarray
-    bytes_accessed: np.ndarray
-    phase: np.ndarray
-    free: np.ndarray
-    parent: np.ndarray
-    op_name: np.ndarray
-    attribute: np.ndarray
-    parameter_tensor: np.ndarray
-    parameter_path: np.ndarray
-    parameter_argument: np.ndarray
-    parameter_role: np.ndarray
-    outputs: np.ndarray
-    opcode_names: np.ndarray
-    string_table: np.ndarray
+    dims: Array
+    dim_offset: Array
+    element_type: Array
+    opcode: Array
+    operands: Array
+    operand_offset: Array
+    results: Array
+    result_offset: Array
+    flops: Array
+    bytes_accessed: Array
+    phase: Array
+    free: Array
+    parent: Array
+    op_name: Array
+    attribute: Array
+    parameter_tensor: Array
+    parameter_path: Array
+    parameter_argument: Array
+    parameter_role: Array
+    outputs: Array
+    opcode_names: Array
+    string_table: Array
     notes: tuple[str, ...] = ()
     twins: tuple[tuple[int, int], ...] = ()
     buffers: tuple[str, ...] | None = None
@@ -134,7 +135,7 @@ class Graph:
         return checks.texts_of(self.string_table)
 
     @cached_property
-    def tensor_bytes(self) -> np.ndarray:
+    def tensor_bytes(self) -> Array:
         """(T,) float64, size of each tensor in bytes."""
         bits = np.zeros(256)
         for code, (_, width) in checks.ELEMENT_TYPES.items():
@@ -142,10 +143,10 @@ class Graph:
         elements = np.ones(len(self.element_type))
         shaped = np.diff(self.dim_offset) > 0
         starts = self.dim_offset[:-1][shaped]  # for rank 0, reduceat would take the next tensor's
-        elements[shaped] = np.multiply.reduceat(self.dims.astype(np.float64), starts)
+        elements[shaped] = np.multiply.reduceat(self.dims.astype(float), starts)
         return np.ceil(elements * bits[self.element_type] / 8)
 
-    def peak_flops(self, device: Device) -> np.ndarray:
+    def peak_flops(self, device: Device) -> Array:
         """(I,) peak FLOP/s at which a device runs each instruction, by the type of its elements.
 
         The first operand's type decides, as a product's result may be wider; without operands, the
@@ -166,12 +167,12 @@ class Graph:
         return float(self.flops[self.parent < 0].sum())
 
     @cached_property
-    def variables(self) -> np.ndarray:
+    def variables(self) -> Array:
         """Indices into the parameter arrays of the trainable variables, in parameter order."""
         return np.flatnonzero(self.parameter_role == Role.VARIABLE)
 
     @cached_property
-    def weights(self) -> np.ndarray:
+    def weights(self) -> Array:
         """Indices into the parameter arrays of variables and frozen weights, in parameter order."""
         return np.flatnonzero(np.isin(self.parameter_role, (Role.VARIABLE, Role.FROZEN)))
 
@@ -206,7 +207,7 @@ class Graph:
         """Return the dimensions of ``tensor``."""
         return tuple(self.dims[self.dim_offset[tensor] : self.dim_offset[tensor + 1]].tolist())
 
-    def op_names(self, instructions: np.ndarray) -> np.ndarray:
+    def op_names(self, instructions: Array) -> Array:
         """(n,) ``op_name`` of each of ``instructions``, its opcode where that is empty."""
         names = [
             self.strings[self.op_name[i]] or self.opcodes[self.opcode[i]]
@@ -214,29 +215,27 @@ class Graph:
         ]
         return np.array(names, object)
 
-    def pivots(self) -> np.ndarray:
+    def pivots(self) -> Array:
         """(n,) forward instructions at the top that are no parameters and not free, ascending."""
         parameter = np.array([name == "parameter" for name in self.opcodes])[self.opcode]
         forward = self.phase == Phase.FORWARD
         return np.flatnonzero(forward & ~self.free & ~parameter & (self.parent < 0))
 
-    def tensor_bytes_of(self, instructions: np.ndarray) -> np.ndarray:
+    def tensor_bytes_of(self, instructions: Array) -> Array:
         """Return the bytes of the results of each of ``instructions``, (n,) float64."""
         owner, produced = self.makes(instructions)
         return np.bincount(owner, self.tensor_bytes[produced], minlength=len(instructions))
 
-    def uses(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def uses(self, instructions: Array) -> tuple[Array, Array]:
         """Return (position in ``instructions``, tensor) of every operand."""
         return self._ragged(self.operands, self.operand_offset, instructions)
 
-    def makes(self, instructions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def makes(self, instructions: Array) -> tuple[Array, Array]:
         """Return (position in ``instructions``, tensor) of every result."""
         return self._ragged(self.results, self.result_offset, instructions)
 
     @staticmethod
-    def _ragged(
-        flat: np.ndarray, offset: np.ndarray, rows: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _ragged(flat: Array, offset: Array, rows: Array) -> tuple[Array, Array]:
         """Return (position in ``rows``, value) of every entry of those rows of a ragged list."""
         counts = offset[rows + 1] - offset[rows]
         owner = np.repeat(np.arange(len(rows)), counts)
@@ -292,12 +291,12 @@ class Graph:
         return ""
 
 
-def pack_texts(texts: Sequence[str]) -> np.ndarray:
+def pack_texts(texts: Sequence[str]) -> Array:
     """Return ``texts`` joined by newlines, as (bytes,) uint8."""
     return np.frombuffer("\n".join(texts).encode(), dtype=np.uint8).copy()
 
 
-def offsets_of(rows: Sequence[Sequence[Any]]) -> np.ndarray:
+def offsets_of(rows: Sequence[Sequence[Any]]) -> Array:
     """Return the offsets of a ragged list, (rows + 1,) int32."""
     return np.cumsum([0, *map(len, rows)]).astype(np.int32)
 

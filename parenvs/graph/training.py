@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.graph.checks import FLOATING
 from parenvs.graph.flow import CARRIES, PARTS, VIEWS, Flow, reachable
 from parenvs.graph.graph import Graph, Phase, Role
@@ -63,8 +64,8 @@ class Training:
     """
 
     losses: list[int]
-    forward: np.ndarray
-    backward: np.ndarray
+    forward: Array
+    backward: Array
     certain: bool
 
     @classmethod
@@ -303,7 +304,7 @@ def _losses(flow: Flow, changing: set[int], roots: set[int], candidates: list[in
     return [output for output, count in needed.items() if count == least < len(roots)]
 
 
-def _statistics(flow: Flow, roots: set[int], known: set[int], forward: np.ndarray) -> set[int]:
+def _statistics(flow: Flow, roots: set[int], known: set[int], forward: Array) -> set[int]:
     """Of the roots that the loss does not need, those that are sums of forward values alone.
 
     A product that is the transpose of how a variable is read (``known``) has the cotangent as an
@@ -402,7 +403,7 @@ def with_phases(graph: Graph, flow: Flow) -> Graph:
     return replace(graph, phase=_filled(flow, phase.tolist(), _FORWARD), notes=(*graph.notes, note))
 
 
-def _flow_phases(flow: Flow, training: Training) -> np.ndarray:
+def _flow_phases(flow: Flow, training: Training) -> Array:
     """(I,) phase of what the losses and the gradients are made of, -1 elsewhere."""
     phase = np.full(len(flow.opcode), _UNKNOWN)
     phase[flow.producers(training.backward)] = _BACKWARD
@@ -419,7 +420,7 @@ def scope_phases(names: list[str]) -> list[int]:
     return [by_name[name] for name in names]
 
 
-def _filled(flow: Flow, known: list[int], unused: int) -> np.ndarray:
+def _filled(flow: Flow, known: list[int], unused: int) -> Array:
     """Give a phase to the instructions whose ``known`` phase is -1.
 
     An instruction is update if it depends on the backward pass; else it has the earliest phase
@@ -510,7 +511,7 @@ def without_updates(graph: Graph, frozen: set[int], flow: Flow) -> Graph:
     return replace(selected, notes=(*graph.notes, note))
 
 
-def _subgraph(graph: Graph, retained: np.ndarray, outputs: np.ndarray, dropped: set[int]) -> Graph:
+def _subgraph(graph: Graph, retained: Array, outputs: Array, dropped: set[int]) -> Graph:
     """Return the graph of the retained instructions, without ``dropped`` inputs, renumbered."""
     rows = np.flatnonzero(retained)
     new_index = np.cumsum(retained) - 1
@@ -521,7 +522,7 @@ def _subgraph(graph: Graph, retained: np.ndarray, outputs: np.ndarray, dropped: 
     users, operands = graph.uses(rows)
     makers, results = graph.makes(rows)
 
-    def offsets(owner: np.ndarray) -> np.ndarray:
+    def offsets(owner: Array) -> Array:
         return np.append(0, np.cumsum(np.bincount(owner, minlength=len(rows)))).astype(np.int32)
 
     return replace(

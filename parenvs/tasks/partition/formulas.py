@@ -49,7 +49,7 @@ def runs(graph: Graph, seconds: Array) -> Array:
     Of a conditional's branches the one that takes longest counts, by the instructions' own
     ``seconds`` (I,) and those of the loops and branches in it.
     """
-    seconds_with_inside = np.array(seconds, np.float64)  # of one run
+    seconds_with_inside = np.array(seconds, float)  # of one run
     runs_in_parent = np.ones(len(seconds_with_inside))
     outers = np.unique(graph.parent[graph.parent >= 0])
     for outer in outers[::-1].tolist():  # instructions inside have higher numbers

@@ -124,7 +124,7 @@ class Linear:
     def slack(self, chosen: Array) -> Array:
         """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
         return np.asarray(
-            self.limit - self.replicated_bytes + chosen.astype(np.float64) @ self.saved_bytes
+            self.limit - self.replicated_bytes + chosen.astype(float) @ self.saved_bytes
         )
 
     def fits(self, chosen: Array) -> Array:

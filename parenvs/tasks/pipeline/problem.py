@@ -593,7 +593,7 @@ def tables_of(pipeline: Pipeline, pivots: Array | None = None) -> Tables:
         pipeline.resident_sum[pivots], pipeline.cut_before[pivots], largest,
         np.zeros_like(pivots) if tied is None else tied.rank[pivots],
         *((none, none, none) if tied is None else (tied.again, tied.frozen, tied.shared)),
-        pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], np.float64),
+        pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], float),
         # The other stage that holds a tied weight may be in any server.
         float(cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw),
         int(pipeline.stages), int(pipeline.micro_batches), cluster.devices_per_server,

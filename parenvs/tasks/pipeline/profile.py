@@ -91,7 +91,7 @@ class StageProfile:
         self.names.setflags(write=False)
         _check_samples(self.name, self.micro_batch)
         for key in self._numeric:
-            array = np.array(getattr(self, key), np.float64)
+            array = np.array(getattr(self, key), float)
             if array.shape != self.names.shape:
                 raise ProfileError(
                     f"profile {self.name}: {key} has {array.size} values for "
