@@ -234,11 +234,11 @@ def baseline(
         return plan.words, report.length_seconds
     if said is not None:
         answer = exact_uniform(problem, limits_of(said))
-        return answer.plan.words, answer.cost
+        return answer.plan.words, answer.report.cost
     if framework not in (*LAUNCHERS, *RUNNERS):  # "any" of them, or "free" of all
         framework = (RUNNERS if problem.model.shape is None else LAUNCHERS)[0]
     words, answer = usual(problem, framework)
-    return f"{words}: {answer.plan.words}", answer.cost
+    return f"{words}: {answer.plan.words}", answer.report.cost
 
 
 def usual(problem: Hybrid, framework: str) -> tuple[str, Answer]:

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 
 from parenvs.agents.hybrid.labels import HybridLabels, stage_of, warm_up
-from parenvs.agents.hybrid.ranking import (
-    SIMULATING,
-    Ranking,
-    best_mean,
-    simulate_uniform,
-    weight_of,
-)
 from parenvs.agents.hybrid.tables import FIRST, Setting, StageTables
 from parenvs.agents.pipeline.bounds import SLACK
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError, ParenvsError, TimeLimitError
-from parenvs.tasks.hybrid.explain import Machines
+from parenvs.tasks.hybrid.explain import Machines, under
 from parenvs.tasks.hybrid.plan import SCHEDULES, HybridPlan, HybridStage
 from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.space import (
@@ -37,6 +30,107 @@ from parenvs.tasks.hybrid.space import (
     software_of,
 )
 from parenvs.tasks.hybrid.stack import Stack
+from parenvs.tasks.hybrid.tune.prior import lengths
+from parenvs.view.words import duration
+
+CANDIDATES = 300
+"""Uniform plans that are simulated, at most."""
+SIMULATING = 3.0
+"""Seconds of the processor after which no further uniform plan is simulated: others' work on the
+machine changes no plan."""
+
+
+@dataclass
+class Ranking:
+    """The plan whose simulated step is best so far.
+
+    Attributes:
+        value: what is minimized of its simulated seconds, weighted by devices.
+        count: plans that were simulated.
+    """
+
+    goal: Objective
+    best: Answer | None = None
+    value: float = np.inf
+    count: int = 0
+    seen: dict[str, float] = field(default_factory=dict)
+
+    def offer(self, answer: Answer) -> float:
+        """Simulate a plan, keep it if it is the best, and return its simulated seconds.
+
+        The closed form counts for plans of more passes than are simulated.
+        """
+        key = str(answer.plan)
+        if key not in self.seen:
+            simulated = answer.problem.report(answer.plan).simulated_seconds
+            # Rounding may put the simulation below the closed form, which bounds it from below.
+            self.seen[key] = answer.cost if simulated is None else max(simulated, answer.cost)
+            self.count += simulated is not None
+        seconds = self.seen[key]
+        value = seconds * self.goal.weight_of(answer.plan)
+        if value < self.value * (1 - SLACK):
+            self.best, self.value = answer, value
+        return seconds
+
+
+def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> None:
+    """Offer the uniform plans that are best by the closed form, until none can be better.
+
+    ``deadline``: give up at this ``time.process_time()``.
+    """
+    values = space.length * ranking.goal.weight(space.plans.devices)
+    for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
+        # The closed form is a lower bound of the simulation: nothing behind can be shorter.
+        if values[k] >= ranking.value or time.process_time() > deadline:
+            return
+        if np.isfinite(values[k]):
+            ranking.offer(uniform_answer(space, k, UNIFORM, 0.0))
+
+
+RANKED, NEAR = 20, 1.25
+"""Plans of each stack among which that of the best mean is looked for, and how much longer by the
+problem's own stack they may be than its best one."""
+
+
+def best_mean(
+    space: UniformSpace, stacks: tuple[Stack, ...], ranking: Ranking, deadline: float
+) -> tuple[Answer, str]:
+    """Return the plan of the best mean logarithm over stacks, and what they say of it.
+
+    Simulations add by each stack what they add by the problem's own, whose best ``ranking`` has.
+    """
+    problem, goal, alone = space.problem, ranking.goal, ranking.best
+    assert alone is not None
+    values = np.log(space.length * goal.weight(space.plans.devices))
+    near = np.flatnonzero(values <= values.min() + np.log(NEAR))
+    plans = space.plans.take(near)
+    logs = lengths(problem, stacks, plans) + np.log(goal.weight(plans.devices))
+    means = logs.mean(axis=0)
+    few = np.unique(np.argsort(logs, axis=1, kind="stable")[:, :RANKED])
+    own = lengths(problem, stacks, alone.plan).mean() + np.log(goal.weight_of(alone.plan))
+    best, least = alone, own + np.log(ranking.offer(alone) / alone.cost)
+    most = least
+    for k in few[np.lexsort((values[near[few]], means[few]))].tolist():
+        # What the simulation adds is not negative: nothing behind can be better.
+        if means[k] >= least - SLACK or time.process_time() > deadline:
+            break
+        answer = uniform_answer(space, int(near[k]), UNIFORM, 0.0)
+        value = means[k] + np.log(ranking.offer(answer) / answer.cost)
+        if value < least - SLACK:
+            best, least = answer, value
+    others = [replace(problem, stack=stack) for stack in stacks]
+    judged = [(x.report(under(x, best.plan)), x.stack.name) for x in others]
+    (low, first), *_, (high, last) = sorted((x.length_seconds, name) for x, name in judged)
+    words = f"{len(stacks)} stacks say {duration(low)} ({first}) to {duration(high)} ({last})"
+    if full := [name for report, name in judged if not report.legal]:
+        words += f", and that it does not fit by {', '.join(full)}"
+    if best is not alone:
+        words += (
+            f"; {problem.stack.name} alone prefers {alone.plan.words}, {duration(alone.cost)}, "
+            f"{np.expm1(most - least):.1%} longer in the mean"
+        )
+    return best, words
+
 
 UNIFORM = "uniform plans"
 """Words for the plans of ``exact_uniform``."""
@@ -83,10 +177,6 @@ def exact_uniform(
     """Return the best uniform plan, with proof.
 
     ``space`` are the uniform plans, if they were judged before.
-
-    Raises:
-        InfeasibleError: none keeps to the constraints, or none fits; says how many bytes the best
-            one lacks, and its largest part.
     """
     begin = time.perf_counter()
     space = UniformSpace.build(problem, constraints) if space is None else space
@@ -125,10 +215,6 @@ def exact_hybrid(
     ``incumbent`` is a plan that the answer must beat. After ``time_limit`` seconds the best plan
     found is returned without proof. ``ranking`` is offered the best plan of every setting that may
     have one of a shorter simulated step, as far as time allows.
-
-    Raises:
-        InfeasibleError: there is no incumbent, and no plan fits.
-        TimeLimitError: there is no incumbent, and none was found in time.
     """
     warm_up()
     begin = time.perf_counter()
@@ -143,7 +229,7 @@ def exact_hybrid(
             others = min(others, problem.kernel_bound_seconds * weight)
             continue
         if limits.pp in (None, 1):
-            upper = np.inf if best is None else best.cost * weight_of(goal, best) / weight
+            upper = np.inf if best is None else best.cost * goal.weight_of(best.plan) / weight
             stage = one_stage(problem, setting, limits, upper)
             if stage is not None:
                 best = _answer(problem, setting, (stage[0],), stage[1])
@@ -208,7 +294,7 @@ def _deepened(
     least = bound()
     for share in _SHARES:
         finished = True
-        incumbent = np.inf if best is None else best.cost * weight_of(goal, best)
+        incumbent = np.inf if best is None else best.cost * goal.weight_of(best.plan)
         target = min(incumbent, least * (1 + share))
         for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
             finished &= search.run(target / weight, deadline)
@@ -216,12 +302,12 @@ def _deepened(
                 best = _answer(problem, search.setting, search.stages, search.upper)
                 # Later settings have to beat the new plan.
                 target = search.upper * weight
-        incumbent = np.inf if best is None else best.cost * weight_of(goal, best)
+        incumbent = np.inf if best is None else best.cost * goal.weight_of(best.plan)
         if not finished or incumbent <= target or time.perf_counter() > deadline:
             break
     if best is None:
         return None, bound()
-    return best, min(incumbent, bound()) / weight_of(goal, best)
+    return best, min(incumbent, bound()) / goal.weight_of(best.plan)
 
 
 def _offer(
@@ -286,8 +372,7 @@ def exact(
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
                 last = time.process_time() + left
                 simulate_uniform(space, ranking, last)
-                is_open = limits.needs_framework and space.whole and ranking.best is not None
-                if is_open and len(stacks) > 1:
+                if len(stacks) > 1 and limits.needs_framework and space.whole and ranking.best:
                     mean, words = best_mean(space, stacks, ranking, last)
                     notes.append(words)
         except InfeasibleError as error:
@@ -311,7 +396,7 @@ def exact(
     elif simulate:
         ranking.offer(free)
         assert ranking.best is not None
-        best = ranking.best if mean is None else mean
+        best = mean or ranking.best
         if ranking.count > 1:
             notes.append(
                 f"{ranking.count:,} plans were simulated; the passes of this one take "
@@ -365,9 +450,6 @@ def robust(space: UniformSpace) -> Answer:
 
     Regret is the share by which a plan takes longer than the best uniform plan of the same
     scenario; see ``parenvs.tasks.hybrid.explain``.
-
-    Raises:
-        InfeasibleError: none fits; says how many bytes the best one lacks, and its largest part.
     """
     begin = time.perf_counter()
     machines = Machines(space)

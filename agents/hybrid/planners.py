@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -21,10 +22,11 @@ from parenvs.errors import ParenvsError
 from parenvs.fields import read, settle
 from parenvs.tasks.hybrid.plan_arrays import Start
 from parenvs.tasks.hybrid.problem import Hybrid
-from parenvs.tasks.hybrid.space import ANY, OBJECTIVES, Constraints, Objective, UniformSpace
+from parenvs.tasks.hybrid.space import OBJECTIVES, Constraints, Objective, UniformSpace
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.task import HybridSearch
 from parenvs.tasks.hybrid.tune.prior import stacks_on
+from parenvs.tasks.hybrid.tune.study import Study
 
 
 @dataclass(frozen=True)
@@ -62,13 +64,34 @@ class HybridRequest(HybridSearch, Request):
         flags = [flag for name, flag in _FLAGS.items() if asked[name] != usual[name]]
         flags += ["objective"] * (self.objective != OBJECTIVES[0]) + ["robust"] * self.robust
         self.refuse_unused([agent], flags)
-        answer = super().run(agent)
+        return self._checked(super().run(agent))
+
+    def _checked(self, answer: Answer) -> Answer:
+        if self.trials:
+            problem = replace(self.problem, trials=self.trials)
+            by_stack: dict[str, Any] = {"cost": None, "bound": None}
+            answer = replace(answer, problem=problem, proven=False, among="", **by_stack)
         for fault in (*answer.report.reasons, *self.constraints.faults(answer.plan)):
-            raise ParenvsError(f"{agent}: its plan is refused, as {fault}; take another planner")
+            who = f"{answer.method}: its plan"
+            raise ParenvsError(f"{who} is refused, as {fault}; take another planner")
         return answer
 
+    @cached_property
+    def trials(self) -> Study | None:
+        """What was tried; constraints of the request go before those of the journal."""
+        if not (self.journal or self.site):
+            return None
+        study = Study(self.problem, journal=self.journal, site=self.site)
+        if self.constraints != Constraints():
+            study.limits = self.constraints
+        return study
+
     def best(self) -> Answer:
-        """Where no stack is named either, the best mean over those that may run."""
+        """The best by trials, else the best mean over stacks if none is named."""
+        if self.trials and not self.robust:
+            plan = self.trials.chosen(self.problem, self.goal)
+            answer = Answer(problem=self.problem, plan=plan, method="tune")
+            return self._checked(replace(answer, choice=f"best by {self.trials.sources}"))
         # What was measured on the devices themselves leaves stacks little to disagree on.
         if not (self.problem.is_named or self.robust or self.problem.cluster.measured):
             return replace(self, stacks=stacks_on(self.problem)).run(EXACT)
@@ -78,16 +101,6 @@ class HybridRequest(HybridSearch, Request):
     def on_servers(self) -> Constraints:
         """The constraints together with those of one server for each stage."""
         return replace(self.constraints, chunks=1, context=1, expert=1)
-
-    @property
-    def on_frameworks(self) -> Constraints:
-        """The constraints, and by default that a framework runs the plan as it is.
-
-        No framework runs pinned layers.
-        """
-        limits = self.constraints
-        is_default = limits.framework is None and not limits.pinned
-        return replace(limits, framework=ANY) if is_default else limits
 
     @property
     def goal(self) -> Objective:
@@ -131,7 +144,7 @@ HYBRID_PLANNERS: dict[str, Callable[[HybridRequest], Answer]] = {
         if r.robust
         else exact(
             r.problem,
-            r.on_frameworks,
+            r.constraints.on_frameworks,
             r.goal,
             SECONDS if r.time_limit is None else r.time_limit,
             stacks=r.stacks,

@@ -375,9 +375,6 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
     """Return the task of a word; without one that of the instance's name or of the options.
 
     The options say the first task that has all of them.
-
-    Raises:
-        ParenvsError: there is no task of this name.
     """
     if word is not None:
         return TASKS.named(word)
@@ -390,11 +387,7 @@ def task_named(word: str | None, instance: str | None, given: Iterable[str] = ()
 
 
 def task_to_plan(word: str | None, instance: str, given: Given) -> Task:
-    """Return the task that plans an instance: without a word one that has its name, if any does.
-
-    Raises:
-        ParenvsError: there is no task of this name.
-    """
+    """Return the task that plans an instance: without a word one that has its name, if any does."""
     if word is None and task_of_name(instance) is None:
         for task in TASKS.values():
             if instance in task.own_names():

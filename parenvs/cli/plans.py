@@ -13,7 +13,7 @@ import typer
 from parenvs import view
 from parenvs.cli import options
 from parenvs.core.registry import TASKS, task_of, task_of_name
-from parenvs.core.task import FRAMEWORKS, GraphOptions, Task
+from parenvs.core.task import FRAMEWORKS, Evidence, GraphOptions, Task
 from parenvs.errors import (
     InfeasibleError,
     ParenvsError,
@@ -24,7 +24,7 @@ from parenvs.errors import (
 from parenvs.view import terminal
 
 
-@options.with_flags(GraphOptions)
+@options.with_flags(GraphOptions, Evidence)
 def judge(
     given: options.Given,
     file: terminal.PlanFile,
@@ -36,6 +36,9 @@ def judge(
     from parenvs.exports import formats
 
     report = _judged(file, instance, options.values_in(GraphOptions, given))
+    if trials := options.values_in(Evidence, given):
+        options.require("judge by trials", task_of(report), Task.tune)
+        report = task_of(report).tune(report.problem, **trials).judged(report)
     work, lines = terminal.files_of(report, plot=plot)
     runs = formats.runs_in(report.plan) if report.legal else {}
     with terminal.written(work, *lines, quiet=as_json):

@@ -510,7 +510,7 @@ ROUNDING = 1e-9
 """Numbers that differ by less than this share are equal up to rounding."""
 
 
-def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
+def judge(plan: Any, problem: Any = None, cluster: Any = None, **trials: Any) -> Any:
     """Evaluate a plan of any task.
 
     Args:
@@ -518,6 +518,7 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
         problem: the problem, or its source: a name, a path, a graph, a chain, a shape (default: the
             plan's ``instance``).
         cluster: the cluster that the plan must be for (default: the plan's own).
+        **trials: ``journal`` and ``site``, files of what hybrid plans took, see ``tune``.
 
     Returns:
         The report, whose class depends on the task.
@@ -538,7 +539,11 @@ def judge(plan: Any, problem: Any = None, cluster: Any = None) -> Any:
         raise ParenvsError(
             f"cluster: the problem is for {problem_cluster}, not {cluster}; leave one out"
         )
-    return task_of(plan).judge(plan, problem, cluster)
+    task = task_of(plan)
+    report = task.judge(plan, problem, cluster)
+    if not trials:
+        return report
+    return task.tune(getattr(report, "problem", None), **trials).judged(report)
 
 
 def explain(plan: Any, problem: Any = None, pattern: str | None = None) -> str:

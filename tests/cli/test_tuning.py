@@ -25,6 +25,16 @@ def test_tune__asks_is_told_and_shows(run, tmp_path):
     asked = json.loads(good(run("tune", *journal, "--json")))
     assert asked["number"] == 1 and asked["plan"]["batch"] == 64
     good(run("tune", *journal, "--oom"))
+    # The trials price plans in place of a stack.
+    out, by = tmp_path / "plan.json", f"by 2 trials of {journal[1]}: "
+    said = good(run("plan", *MODEL, *journal, "--out", out))
+    assert said.startswith(f"hybrid: {by}") and f"best {by[:-2]}" in said
+    assert f"{by}" in good(run("judge", out, *journal)) and by not in good(run("judge", out))
+    said = good(run("compare", *MODEL, *journal, "--agent", "uniform", "--json"))
+    report = json.loads(said)["plans"][0]["report"]
+    assert report["outlook"]["low"] < report["length_seconds"] < report["outlook"]["high"]
+    status, _, err = run("plan", "t5-base", "--cluster", "A", "--task", "pipeline", *journal)
+    assert status == 2 and "--journal is not an option of --task pipeline, but of hybrid" in err
     said = good(run("tune", *journal, "--show", "--plot", tmp_path / "trials.png"))
     assert (tmp_path / "trials.png").read_bytes().startswith(b"\x89PNG")
     assert "out of memory" in said and "stacks: " in said and "times the activations" in said

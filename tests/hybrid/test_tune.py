@@ -16,7 +16,7 @@ from parenvs.cluster import GIB
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.rows import checked
-from parenvs.tasks.hybrid.space import UniformSpace, software_of
+from parenvs.tasks.hybrid.space import Constraints, UniformSpace, software_of, uniform_plans
 from parenvs.tasks.hybrid.tune import model
 from parenvs.tasks.hybrid.tune.model import Belief, Prediction, Result
 from parenvs.tasks.hybrid.tune.prior import (
@@ -61,10 +61,10 @@ def true_seconds(problem, plan):
     return 1.12 * at.length(replace(plan, **software_of(at).of_plan))
 
 
-def played(study, count):
+def played(study, count, times=1.0):
     for _ in range(count):
         trial = study.ask()
-        study.tell(trial, seconds=true_seconds(study.problem, trial.plan))
+        study.tell(trial, seconds=times * true_seconds(study.problem, trial.plan))
     return study
 
 
@@ -366,6 +366,52 @@ def test_journal__resumes_at_every_byte(problem, tmp_path):
 
 
 @pytest.mark.slow
+def test_journal__says_what_plans_take(problem, plans, tmp_path):
+    """By the judge as by a second writing; what was tried counts before the memory's formulas."""
+    path, stacks = tmp_path / "tune.jsonl", stacks_on(problem)
+    limits = Constraints(pp=2, context=1, framework="torchtitan")
+    plan = problem.uniform_plan(plans, 3)
+    before, true = Study(problem).outlook(plan), 1.4 * true_seconds(problem, plan)
+    study = played(Study(problem, journal=path, constraints={"pp": 1}), 4, times=1.4)
+    told = [priced(problem, stacks, x.plan) for x in study.trials]
+    results = [Result(float(np.log(x.seconds[0]))) for x in study.trials]
+    belief = Belief(stacks, np.full(6, 1 / 6), told, results)
+    after = parenvs.judge(plan, problem, journal=path).outlook
+    prediction = belief.predict(priced(problem, stacks, plan))
+    quantiles = [prediction.quantile(q, 0) for q in (0.5, 0.1, 0.9)]
+    assert after[:4] == pytest.approx((*quantiles, prediction.fits[0]), rel=1e-6)
+    assert str(after).startswith(f"by 4 trials of {path}: ")
+    assert after.high / after.low < before.high / before.low
+    assert abs(np.log(after.seconds / true)) < 0.5 * abs(np.log(before.seconds / true))
+    # The plan that is chosen, among all that keep to the request.
+    every = uniform_plans(problem, limits)
+    prediction = belief.predict(priced(problem, stacks, every))
+    values = np.exp(prediction.center) / np.maximum(prediction.fits, model.DOUBT)
+    answer = parenvs.plan(problem, constraints=limits, journal=path)
+    assert any(problem.uniform_plan(every, k) == answer.plan for k in range(every.size))
+    tried = [study.outlook(x.plan).seconds for x in study.trials if not limits.faults(x.plan)]
+    found = study.outlook(answer.plan)
+    assert found.seconds / found.fits <= min(*values, *tried) * 1.02  # medians beside means of logs
+    assert answer.claim == f"best by 4 trials of {path}" and answer.bound is None
+    assert answer.cost == answer.report.length_seconds == answer.report.outlook.seconds
+    named = parenvs.plan(problem, "uniform", constraints=limits, journal=path)
+    assert named.claim == "feasible" and named.cost == study.outlook(named.plan).seconds
+    # Trials say what fits.
+    crowded = replace(problem.uniform_plan(plans, 5), micro_batch=8)
+    assert not parenvs.judge(crowded, problem).legal
+    study.tell(crowded, seconds=12.0)
+    study.tell(plan, oom=True)
+    assert parenvs.judge(crowded, problem, journal=path).legal
+    (reason,) = parenvs.judge(plan, problem, journal=path).reasons
+    assert reason.startswith(f"memory: by 6 trials of {path}: ") and "fits with 0%" in reason
+    assert parenvs.plan(problem, journal=path).plan.words != plan.words
+    with pytest.raises(ParenvsError, match="field 'batch' is 64, not 128: it is of another study"):
+        parenvs.plan(replace(problem, batch=128), journal=path)
+    robust = parenvs.plan(problem, journal=path, robust=True)
+    assert "worst regret" in robust.notes[0] and robust.report.outlook is not None
+
+
+@pytest.mark.slow
 def test_journal__is_shared_by_two_studies(problem, tmp_path):
     path = tmp_path / "tune.jsonl"
     one, two = (Study(problem, candidates=ROWS, journal=path) for _ in range(2))
@@ -415,13 +461,18 @@ def test_site__other_models_teach_and_other_clusters_do_not(problem, tmp_path):
         ])  # fmt: skip
 
     (_, without), (study, taught) = errors(), errors(site=site)
-    assert "6 trials of other models are used, 0 of another" in study.notes[0]
+    assert "6 trials not in the journal are used, 0 of another" in study.notes[0]
     assert study.beliefs()["site"] == 6
     assert taught < 0.6 * without
     elsewhere = parenvs.problem("llama2-13b", "1x8:h100", "hybrid", batch=64)
-    assert "0 trials of other models are used, 6 of" in Study(elsewhere, site=site).notes[0]
-    # The journal says what counts of the study's own problem.
-    assert "0 trials of other models are used, 0 of" in Study(problem, site=site).notes[0]
+    assert "0 trials not in the journal are used, 6 of" in Study(elsewhere, site=site).notes[0]
+    # A journal says what counts of the study's own problem.
+    own = [Study(problem, site=site, journal=x).notes[0] for x in (None, tmp_path / "own.jsonl")]
+    assert ": 6 trials not" in own[0] and ": 0 trials not" in own[1]
+    report = parenvs.judge(study.trials[0].plan, bigger, site=site)
+    assert str(report.outlook).startswith(f"by 6 trials of {site}: ")
+    with pytest.raises(ParenvsError, match="no trial is of 1x8 h100 in bf16; take another file"):
+        parenvs.plan(elsewhere, site=site)
     # One trial that says five times as long does not make the others useless.
     poisoned = tmp_path / "poisoned.jsonl"
     shutil.copy(site, poisoned)

@@ -288,7 +288,10 @@ def own(report: HybridReport) -> Price:
     """Return the price of a hybrid plan: what it costs; a hook of the task."""
     seconds = None if report.step is None else report.length_seconds
     notes = report.model.notes if seconds is not None else ("the plan is malformed",)
-    return Price(model=words(report.machine), seconds=seconds, parts=report.seconds, notes=notes)
+    by = f" and {report.outlook.trials}" if report.outlook else ""
+    return Price(
+        model=words(report.machine) + by, seconds=seconds, parts=report.seconds, notes=notes
+    )
 
 
 def words(machine: Machine) -> str:

@@ -77,6 +77,7 @@ class Hybrid:
             (default: see ``default_stack``).
         precision: of matrix products (default: see ``best_precision``).
         instance: name or path of the instance; plans carry it (default: the model's name).
+        trials: a ``Study``, by which reports are made.
         is_named: whether the stack was given.
     """
 
@@ -87,6 +88,7 @@ class Hybrid:
     stack: Stack = None  # type: ignore[assignment]  # resolved in __post_init__
     precision: str = ""
     instance: str = ""
+    trials: Any = field(default=None, compare=False, repr=False)
     is_named: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -284,7 +286,7 @@ class Hybrid:
         if held is not None:
             reasons += report.over_memory(held, self.memory_limit)
         names = ("model", "cluster", "machine", "batch", "bound_seconds")
-        return HybridReport(
+        found = HybridReport(
             plan=plan,
             **{name: getattr(self, name) for name in names},
             reasons=tuple(reasons),
@@ -294,6 +296,7 @@ class Hybrid:
             held=held,
             problem=self,
         )
+        return self.trials.judged(found) if self.trials else found
 
     def _arrays(self, plan: HybridPlan, **figures: Any) -> Stages:
         """Return a plan as arrays; ``figures`` are those that differ by chunk, (S, ...) each."""

@@ -22,7 +22,7 @@ from parenvs.tasks.hybrid.plan import SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.schedules import SPLIT, HybridTimetable, simulate
 from parenvs.tasks.hybrid.stack import Machine, Stack
 from parenvs.tasks.pipeline import formulas as pure
-from parenvs.view.words import plural
+from parenvs.view.words import duration, plural
 
 
 def malformed(plan: HybridPlan, model: HybridModel, cluster: Cluster) -> list[str]:
@@ -353,6 +353,27 @@ class HybridStageReport(NamedTuple):
         return sum(parts) + self.sends + self.gathers
 
 
+class Outlook(NamedTuple):
+    """What trials say of a plan.
+
+    Attributes:
+        seconds: median of a step; of ``low`` and ``high`` are the quantiles of 10 and 90 %.
+        fits: probability that it does not run out of memory.
+        trials: their number and files, in words.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    fits: float
+    trials: str
+
+    def __str__(self) -> str:
+        """Return it as a line of text."""
+        middle, low, high = map(duration, self[:3])
+        return f"by {self.trials}: {middle} ({low} to {high}) a step, fits with {self.fits:.0%}"
+
+
 @dataclass(frozen=True)
 class HybridReport(TimedReport):
     """The judge's verdict on a hybrid plan.
@@ -364,6 +385,7 @@ class HybridReport(TimedReport):
         memory_limit_bytes: bytes that a stage may hold on each of its devices.
         arrays: the plan as arrays (None if it is malformed, as are the following).
         problem: the ``Hybrid`` that made the report.
+        outlook: what its trials say, which then counts for seconds and memory.
     """
 
     task: ClassVar[str] = "hybrid"
@@ -380,10 +402,13 @@ class HybridReport(TimedReport):
     step: Step | None
     held: Memory | None
     problem: Any = field(repr=False, compare=False)
+    outlook: Outlook | None = None
 
     @property
     def length_seconds(self) -> float:
-        """Closed-form seconds of a step (inf if the plan is malformed)."""
+        """Closed-form seconds of a step, or those by trials (inf if the plan is malformed)."""
+        if self.outlook:
+            return self.outlook.seconds
         return math.inf if self.step is None else float(self.step.length)
 
     @property
@@ -561,6 +586,7 @@ class HybridReport(TimedReport):
             "stack": self.machine.stack.name,
             "precision": self.machine.precision,
             "guess": self.is_guess,
+            "outlook": self.outlook and self.outlook._asdict(),
             **{name: getattr(self, name) for name in figures},
             "stages": [{**stage._asdict(), "busy": stage.busy} for stage in self.stages],
         }

@@ -25,78 +25,25 @@ from parenvs.tasks.hybrid.stack import Stack
 
 LEAST, MOST = 1e-12, 2**53
 """Smallest and largest figure that a row can have measured; the largest count, too."""
-TEXTS = {
-    "source": "who published it; rows of one source are judged together",
-    "table": "the table or figure that it is from",
-    "name": "what the row is called",
-    "device": "the accelerator, in words",
-    "precision": "of matrix products, as plans have it; of fp8 the name may say a recipe (MXFP8)",
-    "recompute": "none, selective or full",
-    "stack": "the training software or one of its stacks (default: by source, else by device)",
-    "date": "of the software, as 2025-09 (default: its year)",
-    "flops_formula": "how the source counts FLOPs: begins with 96, 72 or 6",
-}
-"""Fields that are texts, and what they say."""
-COUNTS = {
-    "layers": "transformer blocks",
-    "hidden": "width of the residual stream",
-    "heads": "attention heads (default: 128 wide)",
-    "kv_heads": "heads of keys and values (default: heads)",
-    "head_width": "width of a head (default: hidden / heads)",
-    "ffn": "inner width of a feed-forward network, or of an expert (default: 4 hidden)",
-    "seq": "tokens of a sample",
-    "vocab": "rows of the embedding",
-    "experts": "feed-forward networks of a block (default: 1)",
-    "active_experts": "experts that a token passes (default: 2)",
-    "shared_experts": "experts that every token passes beside them",
-    "experts_every": "2 if every second block has experts, and so on (default: 1)",
-    "leading_dense": "dense blocks at the front",
-    "dense_ffn": "inner width of dense blocks among those with experts (default: ffn)",
-    "query_rank": "width of compressed queries, of latent attention",
-    "key_rank": "width of compressed keys and values, of latent attention",
-    "rope_width": "rotated width of a head, of latent attention",
-    "window": "tokens that a token attends to, itself among them (default: all in front of it)",
-    "full_every": "2 if every second block attends to all in spite of the window, and so on",
-    "next_tokens": "tokens behind the next one that are predicted, too",
-    "tp": "ranks that share every matrix",
-    "pp": "stages",
-    "dp": "replicas of the data (default: what is left of gpus)",
-    "cp": "ranks that share the tokens of a sample",
-    "ep": "ranks among which experts are dealt out",
-    "etp": "ranks that share every matrix of an expert (default: tp)",
-    "shard": "replicas, context ranks counted, among which ZeRO shares states (default: all)",
-    "gpus": "devices in all",
-    "gpus_per_node": "devices of a server (default: as the device is sold)",
-    "batch": "samples of a step",
-    "batch_per_dp": "the same of one replica",
-    "micro_batch": "samples of a micro-batch in one replica",
-    "interleave": "chunks on each stage",
-    "gradient_bytes": "bytes of a gradient, 2 or 4",
-    "year": "of the software",
-    "nodes": "servers of a collective",
-    "ranks_per_node": "ranks of a collective in each server",
-}
-"""Fields that are whole numbers of at least 1, and what they count."""
-NUMBERS = {"node_gbit": "Gbit/s of a server's network, one direction (default: as sold)"}
+TEXTS = (
+    "source", "table", "name", "device", "precision", "recompute", "stack", "date", "flops_formula",
+)  # fmt: skip
+"""Fields that are texts; ``docs/generate.py`` has the meaning of each field."""
+COUNTS = (
+    "layers", "hidden", "heads", "kv_heads", "head_width", "ffn", "seq", "vocab", "experts",
+    "active_experts", "shared_experts", "experts_every", "leading_dense", "dense_ffn", "query_rank",
+    "key_rank", "rope_width", "window", "full_every", "next_tokens", "tp", "pp", "dp", "cp", "ep",
+    "etp", "shard", "gpus", "gpus_per_node", "batch", "batch_per_dp", "micro_batch", "interleave",
+    "gradient_bytes", "year", "nodes", "ranks_per_node",
+)  # fmt: skip
+"""Fields that are whole numbers of at least 1."""
+NUMBERS = ("node_gbit",)
 """Fields that are positive numbers."""
-FLAGS = {
-    "sequence_parallel": "whether tp ranks share what lies between the matrices",
-    "sp": "the same by another name",
-    "ddp_overlap": "whether gradients are summed during the last backward pass",
-    "scatter_gather": "whether stages send each rank's share, gathered behind",
-    "gated": "whether networks have a gate (default: by the shape)",
-    "tied": "whether embedding and head share their weights",
-    "dropout": "whether there is dropout",
-    "bias": "whether there are biases",
-    "causal": "whether a token attends to those before it only",
-    "sinks": "whether heads have a learned logit beside those of tokens",
-    "expert_bias": "whether experts have biases though nothing else has",
-    "fused_norms": "whether a norm is one kernel (default: by the stack)",
-    "compile": "false if kernels are not fused by a compiler (default: by the stack)",
-    "async_tp": "whether tensor-parallel collectives run beside products (default: by the stack)",
-    "offload": "whether activations wait for the backward pass in the memory of the server",
-    "expert_overlap": "whether experts' dispatch runs beside products (default: by the stack)",
-}
+FLAGS = (
+    "sequence_parallel", "sp", "ddp_overlap", "scatter_gather", "gated", "tied", "dropout", "bias",
+    "causal", "sinks", "expert_bias", "fused_norms", "compile", "async_tp", "offload",
+    "expert_overlap",
+)  # fmt: skip
 """Fields that are true or false."""
 MEASURED = {
     "tflops_per_gpu": "TFLOP/s",

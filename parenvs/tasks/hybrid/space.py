@@ -254,6 +254,12 @@ class Constraints(Limits):
         return faults
 
     @property
+    def on_frameworks(self) -> Constraints:
+        """The constraints, and by default that a framework runs plans; none runs pinned layers."""
+        is_default = self.framework is None and not self.pinned
+        return replace(self, framework=ANY) if is_default else self
+
+    @property
     def needs_framework(self) -> bool:
         """Whether a framework, one or any, has to run the plan as it is."""
         return self.framework not in (None, FREE)
@@ -645,6 +651,10 @@ class Objective:
     def weight(self, devices: Any) -> Any:
         """Return the factor of seconds that orders plans on different numbers of devices."""
         return devices if self.name == "money" else 1
+
+    def weight_of(self, plan: HybridPlan) -> Any:
+        """Return the factor of a plan's seconds."""
+        return self.weight(sum(stage.devices for stage in plan.stages))
 
 
 def near_best(

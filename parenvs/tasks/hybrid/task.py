@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from parenvs.core.task import (
     FRAMEWORKS,
     PRECISIONS,
+    Evidence,
     GraphOptions,
     Remarks,
     Task,
@@ -147,7 +148,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HybridSearch:
+class HybridSearch(Evidence):
     """Options of planners; the help of each field says what it is."""
 
     constraints: Any = option(None, "What plans must keep to.", parts=Limits)
@@ -227,8 +228,7 @@ class HybridTask(Task):
                     raise ParenvsError(
                         f"{source.instance}: a shape is no graph; leave out {name!r}"
                     )
-            if not source.is_named:
-                settings = {"stack": None, **settings}
+            settings = settings if source.is_named else {"stack": None, **settings}
             if cluster is not None and Cluster.parse(cluster) != source.cluster:
                 settings = {"stack": None, "precision": "", **settings, "cluster": cluster}
             return replace(source, **settings)

@@ -84,8 +84,8 @@ def verdict(report: HybridReport | Hybrid) -> list[str]:
         return ["illegal: malformed plan", f"value {report.value:g}"]
     simulated = report.simulated_seconds
     words = [] if report.legal else ["illegal"]
-    words.append(f"L {duration(report.length_seconds)}")
-    if simulated is not None:
+    words.append(str(report.outlook or f"L {duration(report.length_seconds)}"))
+    if simulated is not None and not report.outlook:
         words.append(f"simulated {duration(simulated)}")
     words.append(f"value {report.value:.4f}")
     if report.flops:
@@ -102,7 +102,7 @@ def answer(report: HybridReport) -> str:
     held = max(stage.memory["total"] for stage in report.stages) / 1e9
     machine = report.machine
     parts = [
-        f"{duration(report.step_seconds)} a step",
+        str(report.outlook or f"{duration(report.step_seconds)} a step"),
         degrees(report),
         *([f"MFU {report.mfu:.1%}"] if report.flops else []),
         f"{held:.4g} of {report.memory_limit_bytes / 1e9:.4g} GB",
@@ -292,8 +292,10 @@ def _line(alternative: Alternative) -> str:
 def compared(report: HybridReport) -> dict[str, str]:
     """The columns of a plan in a table of several."""
     held = max((stage.memory["total"] for stage in report.stages), default=math.nan)
+    x = report.outlook
+    between = f" ({x.low:.4g} to {x.high:.4g})" if x else ""
     return {
-        "step (s)": f"{report.length_seconds:.4g}",
+        "step (s)": f"{report.length_seconds:.4g}{between}",
         "plan": report.plan.words,
         "GB each": f"{held / 1e9:.1f}",
         "MFU": "" if report.mfu is None else f"{report.mfu:.1%}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import logsumexp, ndtr
 
 from parenvs.cluster import GIB
 from parenvs.tasks.hybrid.stack import Stack
@@ -114,8 +114,7 @@ class Belief:
         evidence = np.tile(np.log(grid / grid.sum()), (len(weights), 1))
         for plan, trial in zip(plans, results, strict=True):
             evidence += _memory_evidence(plan, trial)
-        top = evidence.max(axis=1, keepdims=True)
-        total = top + np.log(np.exp(evidence - top).sum(axis=1, keepdims=True))
+        total = logsumexp(evidence, axis=1, keepdims=True)
         self.memory = np.exp(evidence - total)
         prior = np.log(weights) + total[:, 0] - np.log(PARTICLES)
         self._log_weights = np.repeat(prior, PARTICLES)  # (S P,)

@@ -20,12 +20,14 @@ from parenvs.fields import Index, read, settle
 from parenvs.files import StrPath, locked
 from parenvs.tasks.hybrid.plan import HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
+from parenvs.tasks.hybrid.report import HybridReport, Outlook, over_memory
 from parenvs.tasks.hybrid.rows import Row, read_rows
-from parenvs.tasks.hybrid.space import ANY, Constraints, software_of, uniform_plans
+from parenvs.tasks.hybrid.space import Constraints, Objective, software_of, uniform_plans
 from parenvs.tasks.hybrid.stack import Stack
-from parenvs.tasks.hybrid.tune.model import Belief, Prediction, Result
+from parenvs.tasks.hybrid.tune.model import DOUBT, Belief, Prediction, Result
 from parenvs.tasks.hybrid.tune.prior import Priced, lengths, priced, stacks_on, uniform_of
 from parenvs.tasks.hybrid.uniform import Uniform
+from parenvs.view.words import plural
 
 VERSION = 1
 """Of the files and the prior: lines that another version wrote are not used."""
@@ -118,7 +120,11 @@ class Study:
     _priors: dict[str, Priced] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        """Choose the stacks and read the files."""
+        """Choose the stacks and read the files; the journal says what is not given."""
+        for _, head in [] if self.journal is None else _lines(self.journal)[:1]:
+            for name in ("stack", "constraints", "seed"):
+                own = getattr(self, name)
+                setattr(self, name, own or head.get(name, own))
         several, own = isinstance(self.stack, list), self._named()
         names = {stack.name for stack in own}
         others = () if several else tuple(x for x in stacks_on(self.problem) if x.name not in names)
@@ -163,10 +169,8 @@ class Study:
     def _listed(self) -> Uniform:
         """The uniform plans that may fit, those that are fastest by the stacks."""
         problem = self.problem
-        limits = self.limits
-        if limits.framework is None:
-            limits = replace(limits, framework=ANY)
-        plans, device = uniform_plans(problem, limits), problem.cluster.device
+        plans = uniform_plans(problem, self.limits.on_frameworks)
+        device = problem.cluster.device
         held = plans.memory(problem.model, problem.machine)["total"] / device.memory_bytes
         if held.min() > OVERFULL:
             raise InfeasibleError(
@@ -233,6 +237,50 @@ class Study:
             return belief
         guesses = [Result(float(belief.predict(plan).center[0])) for plan in waiting]
         return Belief(self._stacks, self._weights, plans + waiting, results + guesses)
+
+    # What is believed of any plan.
+
+    @property
+    def sources(self) -> str:
+        """How many trials count, and of which files; those of others are refused."""
+        told = sum(bool(x.seconds or x.oom) for x in self.trials)
+        counts = {self.journal: told, self.site: len(self._past)}
+        path = self.site or self.journal
+        if path and not any(counts.values()):
+            of = f"{self.problem.cluster} in {self.problem.precision}"
+            raise ParenvsError(f"{path}: no trial is of {of}; take another file")
+        used = (f"{plural(n, 'trial')} of {path}" for path, n in counts.items() if path)
+        return " and ".join(used)
+
+    def outlook(self, plan: HybridPlan) -> Outlook:
+        """Return what is believed of a plan, whether it was tried or not."""
+        key = self.key(plan)
+        trial = next((x for x in self.trials if x.key == key), Trial(0, plan, key))
+        prediction = self._belief().predict(self._prior(trial))
+        fits = 1.0 if trial.seconds else 0.0 if trial.oom else float(prediction.fits[0])
+        scale = plan.batch / self.problem.batch
+        middle, low, high = (scale * prediction.quantile(q, 0) for q in (0.5, 0.1, 0.9))
+        return Outlook(middle, low, high, fits, self.sources)
+
+    def judged(self, report: HybridReport) -> HybridReport:
+        """Return a report by what is believed of its plan: seconds, and whether it fits."""
+        if report.held is None:
+            return report
+        outlook = self.outlook(report.plan)
+        full = over_memory(report.held, report.memory_limit_bytes) if outlook.fits > 0.5 else ()
+        reasons = [x for x in report.reasons if x not in full]
+        reasons += [f"memory: {outlook}"] * (not outlook.fits)
+        return replace(report, outlook=outlook, reasons=tuple(reasons))
+
+    def chosen(self, problem: Hybrid, goal: Objective) -> HybridPlan:
+        """Return the candidate of a problem that is best by seconds over the probability to fit."""
+        plans, every, particles, keys = self._space
+        prediction = self._belief().predict(every, particles)
+        told = {x.key: float(bool(x.seconds)) for x in self.trials if not x.is_open}
+        fits = [told.get(key, x) for key, x in zip(keys, prediction.fits, strict=True)]
+        values = np.exp(prediction.center) * goal.weight(plans.devices)
+        values /= np.maximum(fits, DOUBT)
+        return replace(self._plan(plans, int(values.argmin())), instance=problem.instance)
 
     # Ask and tell.
 
@@ -407,10 +455,9 @@ class Study:
         try:
             options = {name: head[name] for name in ("batch", "precision")}
             problem = problem_of(head["instance"], head["cluster"], "hybrid", **options)
-            own = {name: head[name] for name in ("stack", "constraints", "seed")}
         except LookupError as error:
             raise ParenvsError(f"{where}: {error} is missing") from None
-        return cls(problem, journal=journal, **{**own, **settings})
+        return cls(problem, journal=journal, **settings)
 
     @contextmanager
     def _held(self) -> Iterator[None]:
@@ -434,7 +481,7 @@ class Study:
                     raise ParenvsError(f"{where}: {error}") from None
                 continue
             for name, value in self._head().items():
-                if content.get(name) != value:
+                if name != "instance" and content.get(name) != value:
                     raise ParenvsError(
                         f"{where}: field {name!r} is {shown(content.get(name))}, not "
                         f"{shown(value)}: it is of another study; take another file"
@@ -501,7 +548,7 @@ class Study:
                 is_here = line["place"] == place and line["version"] == VERSION
                 if not is_here or not set(names) <= set(line["stacks"]):
                     others += 1
-                elif line["problem"] != own:  # of which the journal tells
+                elif line["problem"] != own or self.journal is None:  # else the journal tells
                     table = np.array([line["stacks"][name] for name in names], dtype=float)
                     columns = [table[:, :1], table[:, None, 3:], table[:, 1:2], table[:, 2:3]]
                     features = np.array([line["features"]], dtype=float)
@@ -511,7 +558,7 @@ class Study:
             except (LookupError, TypeError, ValueError) as error:
                 raise ParenvsError(f"{where}: {error!r}") from None
         self.notes.append(
-            f"{self.site}: {len(found)} trials of other models are used, {others} of another "
+            f"{self.site}: {len(found)} trials not in the journal are used, {others} of another "
             "cluster, stack or version are not"
         )
         return list(found.values())
