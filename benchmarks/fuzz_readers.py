@@ -481,7 +481,7 @@ def read_model(path: Path) -> Any:
 
     folder = _folder(path, run_of("rainbow"), "model.pt")
     config = load_config(folder)
-    return load(folder), Play(Envs(config.env_id, config.env_kwargs, Share(0, 4, 4)))
+    return load(folder), Play(Envs(config, Share(0, 4, 4)))
 
 
 def read_checkpoint(path: Path) -> Any:

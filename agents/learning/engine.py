@@ -16,6 +16,7 @@ import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
+from functools import partial
 from multiprocessing import AuthenticationError, connection
 from operator import attrgetter
 from threading import Thread
@@ -38,6 +39,9 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Seen):
             return Packed.seen, (value.packed(),)
+        if isinstance(value, Tensor) and not value.numel():
+            # Arrays without numbers would share their address, which ``torch.save`` refuses.
+            return partial(torch.zeros, dtype=value.dtype), (value.shape,)
         if isinstance(value, Tensor):
             return torch.from_numpy, (value.detach().cpu().numpy(),)
         return NotImplemented
@@ -309,8 +313,8 @@ def _serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> N
             os._exit(0)  # nobody asks any more
 
 
-SECONDS = 600.0
-"""Seconds in which a collective has to end."""
+SECONDS = 3600.0
+"""Seconds in which a collective has to end: longer than a step of environments may take."""
 BACKLOG = 64
 """Connections that wait for a server at most; strangers' among them."""
 Meeting = tuple[str, int, bytes]
@@ -334,11 +338,13 @@ class Reduced(Peers):
         self.size, self.device = size, device
         limit = timedelta(seconds=SECONDS)
         kind: Any = dist.ProcessGroupNCCL if device.type == "cuda" else dist.ProcessGroupGloo
-        self.group: Any = kind(store, rank, size, limit)
+        with _as_lost():
+            self.group: Any = kind(store, rank, size, limit)
 
     def sum(self, values: Tensor) -> Tensor:
         total = values.detach().to(self.device, copy=True)
-        self._wait(lambda: self.group.allreduce([total]))
+        with _as_lost():
+            self.group.allreduce([total]).wait()
         return total.to(values.device)
 
     def gather(self, values: Tensor) -> Tensor:
@@ -352,14 +358,9 @@ class Reduced(Peers):
 
     def _gathered(self, values: Tensor) -> Tensor:
         gathered = [torch.zeros_like(values) for _ in range(self.size)]
-        self._wait(lambda: self.group.allgather([gathered], [values]))
+        with _as_lost():
+            self.group.allgather([gathered], [values]).wait()
         return torch.stack(gathered)
-
-    def _wait(self, send: Callable[[], Any]) -> None:
-        try:
-            send().wait()
-        except RuntimeError as error:
-            raise LostError(f"a learner is gone ({one_line(error)})") from None
 
 
 class Served(Peers):
@@ -370,7 +371,7 @@ class Served(Peers):
 
     def __init__(self, meeting: Meeting, rank: int, joined: bool) -> None:
         host, port, key = meeting
-        with _link_errors_as_lost():
+        with _as_lost():
             self.link = _prompt(connection.Client((host, port), authkey=key))
         self.rank, self.joined = rank, joined
         self._ask(rank)
@@ -390,7 +391,7 @@ class Served(Peers):
         self._ask(())
 
     def _ask(self, message: Any) -> Any:
-        with _link_errors_as_lost():
+        with _as_lost():
             self.link.send_bytes(sent(message))
             return received(self.link.recv_bytes())
 
@@ -451,7 +452,7 @@ class Server:
             ready: list[Any] = connection.wait(list(silent)) if silent else []
             for link in ready:
                 rank = silent[link]
-                with _link_errors_as_lost():
+                with _as_lost():
                     message = received(link.recv_bytes())
                 if not message:
                     del active[rank]
@@ -497,7 +498,7 @@ class Server:
     def _answer(self, ranks: list[int], value: Any) -> None:
         data = sent(value) if ranks else b""
         for rank in ranks:
-            with _link_errors_as_lost():
+            with _as_lost():
                 self.links[rank].send_bytes(data)
 
 
@@ -509,8 +510,8 @@ def _prompt(link: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _link_errors_as_lost() -> Iterator[None]:
+def _as_lost() -> Iterator[None]:
     try:
         yield
-    except (AuthenticationError, EOFError, OSError) as error:
+    except (AuthenticationError, EOFError, OSError, RuntimeError) as error:
         raise LostError(f"a process is gone ({one_line(error)})") from None

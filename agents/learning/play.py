@@ -17,13 +17,15 @@ from gymnasium.vector import AutoresetMode
 from torch import Tensor
 
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, chosen
-from parenvs.agents.learning.config import plain_id
+from parenvs.agents.learning.config import TrainConfig, plain_id
+from parenvs.agents.learning.engine import LostError
 from parenvs.agents.learning.net import Lens, Seen
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
 from parenvs.envs import agents_of
 from parenvs.envs.env import GameVectorEnv, ParallelVectorEnv
 from parenvs.errors import ParenvsError, one_line, shown
+from parenvs.graph.python_source import user_error
 
 SAME_STEP = AutoresetMode.SAME_STEP
 
@@ -37,6 +39,17 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def watched(config: TrainConfig) -> Iterator[None]:
+    """Run an environment's code; what it raises is a ``LostError``, as another try may succeed."""
+    try:
+        yield
+    except ParenvsError:
+        raise
+    except Exception as error:
+        raise LostError(str(user_error(error, config.env_id))) from None
 
 
 def vector_maker(env_id: str) -> Any:
@@ -168,26 +181,27 @@ class Envs:
         draws: whether problems change, so that episodes do not compare.
     """
 
-    def __init__(
-        self, env_id: str, env_kwargs: dict[str, Any], share: Share, taught: bool = False
-    ) -> None:
-        self.env_id, self.share, self.taught = env_id, share, taught
-        self.env = vector_env(env_id, env_kwargs, share.size)
+    def __init__(self, config: TrainConfig, share: Share, taught: bool = False) -> None:
+        self.config, self.share, self.taught = config, share, taught
+        with watched(config):
+            self.env = vector_env(config.env_id, config.env_kwargs, share.size)
         if isinstance(self.env, GameVectorEnv):
             self.env.count_as(share.first, share.total)
         self.seats = int(self.env.num_envs) // share.size
         self.lens = Lens.of(self.env)
         self.draws = bool(getattr(self.env, "draws", True))
-        self._teacher = _teacher(env_id, self.env)
+        self._teacher = _teacher(config.env_id, self.env)
 
     def reset(self, seeds: list[int]) -> tuple[Seen, Tensor | None]:
         """Begin all episodes anew; return what is seen and ``Transition.worth``."""
-        observation, infos = self.env.reset(seed=seeds)
+        with watched(self.config):
+            observation, infos = self.env.reset(seed=seeds)
         return self.lens(observation, infos), self._worth(infos)
 
     def step(self, actions: np.ndarray) -> Transition:
         """Take a turn by actions, (n,) int64, of the action space."""
-        observation, rewards, terminated, truncated, infos = self.env.step(actions)
+        with watched(self.config):
+            observation, rewards, terminated, truncated, infos = self.env.step(actions)
         cut, last = np.flatnonzero(truncated & ~terminated), None
         if cut.size:
             last = self.lens(stacked([infos["final_obs"][row] for row in cut.tolist()]), {})
@@ -200,8 +214,9 @@ class Envs:
         return 0.0
 
     def close(self) -> None:
-        """Close the environments."""
-        self.env.close()
+        """Close the environments, whatever becomes of them."""
+        with contextlib.suppress(ParenvsError), watched(self.config):
+            self.env.close()
 
     def _worth(self, infos: Any) -> Tensor | None:
         """Return ``Transition.worth``, NaN of which a teacher says nothing."""
@@ -210,8 +225,8 @@ class Envs:
         known = infos.get("action_values") if self._teacher is None else self._teacher()
         if known is None:
             raise ParenvsError(
-                f"{self.env_id}: nobody teaches; infos need 'action_values', what each action is "
-                "worth, NaN where that is not known"
+                f"{self.config.env_id}: nobody teaches; infos need 'action_values', what each "
+                "action is worth, NaN where that is not known"
             )
         return torch.from_numpy(np.array(known, dtype=np.float32))
 

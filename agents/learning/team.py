@@ -82,8 +82,7 @@ class Recipe:
 
     def envs(self, share: Share) -> Envs:
         """Make environments."""
-        config = self.config
-        return Envs(config.env_id, config.env_kwargs, share, self.kind.taught)
+        return Envs(self.config, share, self.kind.taught)
 
     def look(self) -> Any:
         """Return a closed environment that shows ``lens``, ``seats`` and ``draws`` of all."""
@@ -109,8 +108,7 @@ class Recipe:
 
     def agent(self, lens: Any, device: str | None = None) -> Algorithm:
         """Make the agent."""
-        config = self.config
-        settings = self.settings
+        config, settings = self.config, self.settings
         if config.start == SCRATCH:
             settings = replace(settings, sharpness=0.0)
         agent = self.kind(lens, settings, device or config.device, config.seed)
@@ -328,7 +326,6 @@ class Team:
         count: rows of the environments, of an agent each.
         draws: whether problems change.
         every: all learners, and the server if there is one.
-        apart: whether processes other than this one have a part.
     """
 
     def __init__(self, recipe: Recipe) -> None:
@@ -336,7 +333,6 @@ class Team:
         distribution, size = recipe.distribution, recipe.learners
         whole = Share(0, recipe.settings.envs, recipe.settings.envs)
         self.alone = distribution.learns != SERVED and size == 1
-        self.apart = not self.alone or distribution.plays in (ACTORS, ENVS)
         sample = None if self.alone else recipe.look()
         self.engine = Here() if self.alone else recipe.engine()
         self.server: Any = None

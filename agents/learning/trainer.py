@@ -211,8 +211,7 @@ def rules_of(config: TrainConfig) -> dict[str, Any]:
     """Return the arguments of a run's environment that it has on every set and problem, too."""
     judged_on = validation_of(plain_id(config.env_id), config.env_kwargs)
     rules = {} if judged_on is None else dict(judged_on.settings)
-    rules.update({key: value for key, value in config.env_kwargs.items() if key == "rows"})
-    return rules
+    return rules | {key: value for key, value in config.env_kwargs.items() if key == "rows"}
 
 
 class Training:
@@ -235,7 +234,7 @@ class Training:
         settings = self.recipe.settings
         self.length = min(settings.turns, -(-config.steps // settings.envs))
         self.part = max(PART // self.length, 1)  # updates after which all episodes begin anew
-        self.team = Team(self.recipe)
+        self.team = cast(Team, None)
         self.updates = self.turns = self.episodes = 0
         self.best: Episode | None = None
         self.curve: list[tuple[int, float]] = []
@@ -245,10 +244,9 @@ class Training:
         self.target_seconds: float | None = None
         self._shown, self._due, self._before, self._lost = 0.0, 0.0, 0.0, 0
         self._begin, self._log = time.process_time(), cast(Any, None)
-        # The last state, where there is no checkpoint.
+        # The last state, where there is no checkpoint; bytes, since its tensors change.
         self._first = b""
-        if not self._resume() and self.team.apart:
-            self._hold(self._state())
+        self._start()
 
     @property
     def agent(self) -> Algorithm:
@@ -266,19 +264,23 @@ class Training:
         config, team = self.config, self.team
         weights = sum(x.numel() for x in team.agent.net.parameters())
         self._report(f"{config.env_id}: {config.agent}, {team.count} at once, {weights:,} weights")
-        while not self._over(stop_at_target):
+        while True:
             try:
-                self.update()
-                if len(self.done) >= SHOWN or self._over(stop_at_target):
-                    self.curve.append((self.turns, float(np.mean(self.done or [np.nan]))))
-                    self._record()
-                    self.done = []
-                if time.monotonic() >= self._due and (self.path or self.team.apart):
+                while not self._over(stop_at_target):
+                    self.update()
+                    if len(self.done) >= SHOWN or self._over(stop_at_target):
+                        self.curve.append((self.turns, float(np.mean(self.done or [np.nan]))))
+                        self._record()
+                        self.done = []
+                    if time.monotonic() >= self._due:
+                        self.save()
+                if self.path is not None:
                     self.save()
+                self.team.fetch()
+                self._spent = self.seconds
+                return
             except LostError as error:
-                self._restart(error)
-        if self.path is not None:
-            self.save()
+                self._start(error)
 
     def update(self) -> None:
         """Play some turns, and learn from them; several times where learners need not wait."""
@@ -300,14 +302,13 @@ class Training:
     def trained(self) -> Trained:
         """Write the model, evaluate it, and write the result."""
         config, path, best, draws = self.config, self.path, self.best, self.team.draws
-        agent = self.agent
         if path is not None:
-            _write(path / MODEL, {"net": agent.net.state_dict()})
+            _write(path / MODEL, {"net": self.team.agent.net.state_dict()})
         value, actions, best_steps = best or (None, [], 0)
         result = TrainResult(
             value=value, actions=actions, steps=self.turns, best_steps=best_steps,
             target_steps=self.target_steps, target_seconds=self.target_seconds,
-            episodes=self.episodes, seconds=self.seconds,
+            episodes=self.episodes, seconds=self._spent,
         )  # fmt: skip
         scores = self._judged() if draws else None
         if scores is not None:
@@ -324,7 +325,7 @@ class Training:
                 built = replayed(config.env_id, config.env_kwargs, best.actions, config.seed)
                 built.get_wrapper_attr("plan")().save(path / PLAN)
             write_text(path / RESULT, json.dumps(asdict(result), indent=1) + "\n")
-        return Trained(agent, result, self.curve, scores)
+        return Trained(self.team.agent, result, self.curve, scores)
 
     def close(self) -> None:
         """Close environments and logs, and end processes."""
@@ -383,7 +384,7 @@ class Training:
         begin = time.monotonic()
         state = self._state()
         if self.path is None:
-            self._hold(state)
+            self._first = _packed(state)
         else:
             _write(self.path / STATE, state)
             rows = "".join(f"{steps},{value:.9g}\n" for steps, value in self.curve)
@@ -401,10 +402,6 @@ class Training:
             "curve": self.curve,
             "best": None if self.best is None else tuple(self.best),
         }
-
-    def _hold(self, state: dict[str, Any]) -> None:
-        # Bytes, since the tensors of a state change with the next update.
-        self._first = _packed(state)
 
     def _resume(self) -> bool:
         """Go on from the last checkpoint, or else the held state, if there is one."""
@@ -433,22 +430,26 @@ class Training:
                 f"{self.path}: {STATE} is of another run ({one_line(error)}); remove it"
             ) from None
 
-    def _restart(self, error: LostError) -> None:
+    def _start(self, error: LostError | None = None) -> None:
+        """Start all processes, after an error anew, and go on from the last state there is."""
         while True:
-            self._lost += 1
-            if self._lost > TRIES:
-                raise ParenvsError(
-                    f"processes were lost {self._lost} times since the last checkpoint ({error}); "
-                    "the same command goes on from there, with fewer of them if memory ran out"
-                )
-            self._report(f"{error}; on from the last checkpoint")
-            self.team.close()
             try:
+                if error:
+                    self._lost += 1
+                    if self._lost > TRIES:
+                        raise ParenvsError(
+                            f"{error}, the {self._lost}th time since the last checkpoint; the same "
+                            "command goes on from there, with fewer processes if memory ran out"
+                        )
+                    self._report(f"{error}; on from the last checkpoint")
+                    if self.team:
+                        self.team.close()
                 self.team = Team(self.recipe)
-                self._resume()
+                if not self._resume():
+                    self._first = _packed(self._state())
                 return
-            except LostError as another:
-                error = another
+            except LostError as new:
+                error = new
 
 
 def _write(path: Path, state: Any) -> None:

@@ -296,17 +296,17 @@ def _users_code(where: str) -> Iterator[None]:
     try:
         yield
     except (Exception, SystemExit) as error:
-        raise _one_line(error, where) from None
+        raise user_error(error, where) from None
 
 
-def _one_line(error: BaseException, where: str) -> ParenvsError:
+def user_error(error: BaseException, where: str) -> ParenvsError:
+    """Return an error of the user's code as a line, with the innermost place that they wrote."""
     if isinstance(error, ParenvsError):
         return error
     if isinstance(error, SyntaxError):
         line, words = f"{error.filename}:{error.lineno}", error.msg
     else:
         frames = traceback.extract_tb(error.__traceback__)
-        # The innermost line that the user wrote.
         lines_of_user = [f"{x.filename}:{x.lineno}" for x in frames if is_users(x.filename)]
         line, words = lines_of_user[-1] if lines_of_user else where, str(error)
     message = " ".join(part.strip() for part in words.splitlines() if part.strip())

@@ -75,7 +75,7 @@ def test_fused__on_several_devices_and_compiled(short):
     recipe = Recipe(config)
     whole = torch.compile(fullgraph=True, backend="eager")  # as a whole, or not at all
     fused = Fused(Short(6), Share(0, 6, 6), compiled=whole)
-    play = Play(Envs(short, {}, Share(0, 6, 6)))
+    play = Play(Envs(TrainConfig(env_id=short), Share(0, 6, 6)))
     agent = recipe.agent(play.lens)
     for each in (fused, play):
         each.restart(0)

@@ -180,7 +180,7 @@ def test_play__what_is_cut_off_is_worth_what_is_left(corridor):
     agent = PPO(Lens(Corridor.observation_space, Corridor.action_space), PPOSettings(discount=0.5))
     agent.values = lambda seen: seen.context.argmax(dim=1) * 10.0
     agent.act = lambda seen, chance: (torch.tensor([0, 1]), {"logs": torch.zeros(2)})
-    play = Play(Envs(corridor, {}, Share(0, 2, 2)))
+    play = Play(Envs(TrainConfig(env_id=corridor), Share(0, 2, 2)))
     play.restart(0)
     batch = play.collect(agent, 4)
     assert batch.rewards.tolist() == [[0, 0], [0, 0], [0, 1], [0, 0]]
