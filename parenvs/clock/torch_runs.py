@@ -221,8 +221,8 @@ def made_model(
             length than the first (the edges of a graph) have none, and stay as they are.
 
     Returns:
-        The module, which takes all inputs by position; ``loss(output, target)``; inputs, with the
-        target last.
+        The module, without dropout, which takes all inputs by position; ``loss(output, target)``;
+        inputs, with the target last.
 
     Raises:
         ParenvsError: the module takes others than tensors, or none.
@@ -231,7 +231,7 @@ def made_model(
     module, loss, inputs, keywords = torch_module(source, arguments)
     if not inputs and not keywords:
         raise ParenvsError(f"--args: {source} needs inputs; give --args NAME or FILE.py:NAME")
-    _drop_nothing(module)
+    _without_dropout(module)
     target = inputs[len(inputs) - (loss is not None) :]
     inputs = inputs[: len(inputs) - len(target)]
     module = by_position(module, len(inputs), list(keywords))
@@ -242,8 +242,8 @@ def made_model(
             raise ParenvsError(
                 f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
             )
-    size = next((len(x) for x in tensors if x.ndim), 1)
-    size = samples if any(samples in x.shape for x in tensors) else size
+    has_samples = any(samples in x.shape for x in tensors)
+    size = samples if has_samples else next((len(x) for x in tensors if x.ndim), 1)
     # Repeated in order, so that every process can make the same batch alone.
     numbers = torch.arange(samples) % size
     batch = tuple(x.detach()[numbers] if x.ndim and len(x) == size else x.detach() for x in tensors)
@@ -254,12 +254,13 @@ def made_model(
     return module, loss, batch
 
 
-def _drop_nothing(module: nn.Module) -> None:
+def _without_dropout(module: nn.Module) -> None:
     # Processes draw other masks than one device, so that nothing could be compared.
     for part in module.modules():
-        rate = ("p",) if isinstance(part, nn.modules.dropout._DropoutNd) else ()
-        names = [x for x, y in vars(part).items() if "drop" in x and isinstance(y, float)]
-        vars(part).update(dict.fromkeys((*names, *rate), 0.0))
+        is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and ("drop" in name or (name == "p" and is_dropout)):
+                setattr(part, name, 0.0)
 
 
 def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
@@ -364,7 +365,12 @@ def _single(
     # One device sees the whole batch at once, unless statistics are those of a micro-batch.
     has_norms = any(isinstance(x, nn.modules.batchnorm._BatchNorm) for x in module.modules())
     micro_batches = micro_batches if has_norms else 1
-    parts = [x.to(kind).chunk(micro_batches) for x in batch]
+    parts = [
+        x.to(kind).chunk(micro_batches)
+        if x.shape[:1] == batch[-1].shape[:1]
+        else [x] * micro_batches
+        for x in batch
+    ]
     watch = watch_of(kind)
 
     def train_replica(start: nn.Module) -> tuple[list[float], list[float], Arrays, Arrays]:
@@ -385,7 +391,8 @@ def _single(
             seconds.append(stop())
             gradients = gradients or _gradients(replica.named_parameters())
             optimizer.step()
-        state = _state(replica.named_parameters(), optimizer)
+        trained = [(name, x) for name, x in replica.named_parameters() if x.grad is not None]
+        state = _state(trained, optimizer)
         return losses, seconds[1:], state, gradients
 
     nudged_module = copy.deepcopy(module)

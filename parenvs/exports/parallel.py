@@ -41,9 +41,10 @@ from torch.fx.passes.shape_prop import ShapeProp
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.utils import parametrize
 
-from parenvs.errors import ParenvsError, did_you_mean, one_line, shown
+from parenvs.errors import ParenvsError, did_you_mean, one_line
 from parenvs.exports.rules import (
     Apart,
+    Labels,
     Means,
     Shares,
     Synchronized,
@@ -303,9 +304,9 @@ class Parallel:
 
     Args:
         module: the module; it is copied.
-        loss: ``loss(output, *targets)``, a mean over samples.
+        loss: ``loss(output, *targets)``, which adds samples up as ``plan.loss`` says.
         inputs: the batch of a step, as for ``step``; counts by shape and type only. One without a
-            sample in front for each of the batch (positions, the edges of a graph) is the same for
+            sample for each of the batch (positions, the edges of a graph) is the same for
             all. Inputs that the module takes by name: see ``by_position``.
         device: of the mesh: ``"cpu"`` or ``"cuda"``.
 
@@ -332,10 +333,6 @@ class Parallel:
                 f"processes: the plan is for {devices}, and the group has {world}; start it with "
                 f"torchrun --nproc-per-node {devices}"
             )
-        sizes_of = [len(x) if x.ndim else 0 for x in inputs]
-        if plan.batch not in sizes_of:
-            first = f"the first has {sizes_of[0]}" if inputs else "none are given"
-            raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
         check_names(module, plan)
         # Results that DTensor keeps name groups of equal meshes, in which this was another rank.
         _clear_sharding_prop_cache()
@@ -344,11 +341,16 @@ class Parallel:
         axes = {DATA: 1 if plan.zero or plan.apart else plan.data, MODEL: plan.model}
         self._axes = tuple(name for name, size in axes.items() if size > 1)
         self.own_samples = plan.data > 1 and DATA not in self._axes
+        # Without a pipeline the loss of DTensors is already that of all replicas.
+        self._has_parts = self.own_samples or (plan.data > 1 and plan.pipe > 1)
+        self._labels = Labels()
         self._grid = self.mesh[self._axes] if self._axes else None
         self._inputs = len(inputs)
         self._shapes = [tuple(x.shape) for x in inputs]
         self._names = list(argument_names(module, len(inputs), 1).values())
-        self._check_shared(inputs)
+        if not any(self._samples_at(x, k) is not None for k, x in enumerate(inputs)):
+            first = f"the first has {len(inputs[0])}" if inputs else "none are given"
+            raise ParenvsError(f"inputs: the plan is for a batch of {plan.batch}, and {first}")
         # The user's module stays whole: its parameters are replaced by shards below.
         module = copy.deepcopy(module).to(self.device)
         if plan.pipe == 1:
@@ -402,16 +404,39 @@ class Parallel:
                 if self.device.type == "cpu":
                     # DTensor has no strategy for the CPU's fused attention.
                     stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self.plan.loss == "labels":
+                stack.enter_context(self._labels)
             value = self._pipeline_step(batch) if self._schedule else self._plain_step(batch)
+        scale = self._scale()
         # DTensor may leave a gradient partial or split otherwise than its parameter.
         for parameter in self.parameters():
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and isinstance(parameter, DTensor):
-                parameter.grad = gradient.redistribute(placements=parameter.placements)
+                gradient = gradient.redistribute(placements=parameter.placements)
             elif gradient is not None and self.plan.apart:
                 dist.all_reduce(gradient, group=self.mesh[DATA].get_group())
                 gradient /= self.plan.data
-        return value.item()
+            if gradient is not None and self.plan.loss != "mean":
+                local = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+                local.mul_(scale)
+            parameter.grad = gradient
+        return float((value * scale).item())
+
+    def _loss(self, output: Any, *targets: torch.Tensor) -> torch.Tensor:
+        value = self.loss(output, *targets)
+        return value if self.plan.loss != "labels" else value * self._labels.share()
+
+    def _scale(self) -> Any:
+        # What makes a mean over the parts of the batch the loss of the batch.
+        parts = self.plan.micro_batches * (self.plan.data if self._has_parts else 1)
+        if self.plan.loss != "labels":
+            return parts if self.plan.loss == "sum" else 1
+        total = self._labels.total(self.plan.micro_batches).to(self.device)
+        if self._schedule:
+            dist.all_reduce(total, group=self.mesh[PIPE].get_group())
+        if self._has_parts:
+            dist.all_reduce(total, group=self.mesh[DATA].get_group())
+        return parts / total
 
     def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
         self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
@@ -428,11 +453,11 @@ class Parallel:
         plan, (part,) = self.plan, self.parts
         total = torch.zeros((), device=self.device)
         for number in range(plan.micro_batches):
-            micro = [self._micro_batches(x)[number].to(self.device) for x in batch]
-            shares = [self._distributed(x, k) for k, x in enumerate(micro)]
+            micro = [self._micro_batches(x, k)[number] for k, x in enumerate(batch)]
+            shares = [self._distributed(x, k, batch[k]) for k, x in enumerate(micro)]
             output = part(*shares[: self._inputs])
             # Gradients of micro-batches add up to that of the mean over the batch.
-            value = self.loss(output, *shares[self._inputs :]) / plan.micro_batches
+            value = self._loss(output, *shares[self._inputs :]) / plan.micro_batches
             value.backward()
             value = value.detach()
             total += value.full_tensor() if isinstance(value, DTensor) else value
@@ -461,31 +486,20 @@ class Parallel:
         return self._mean(total * scale / plan.micro_batches)
 
     def _mean(self, value: torch.Tensor) -> torch.Tensor:
-        # Without a pipeline the loss of DTensors is already that of all replicas.
-        if self.plan.data == 1 or (DATA in self._axes and self._schedule is None):
+        if not self._has_parts:
             return value
         dist.all_reduce(value, group=self.mesh[DATA].get_group())
         return value / self.plan.data
 
-    def _check_shared(self, inputs: Sequence[torch.Tensor]) -> None:
-        """Refuse inputs without samples of their own, of which parts of the batch read parts."""
-        plan = self.plan
-        undivided = plan.pipe == plan.micro_batches == 1 and not self.own_samples
-        for name, x in zip(self._names, inputs, strict=False):
-            same = len(x) == 1 if x.ndim else plan.pipe == 1
-            if not (undivided or same or self._has_samples(x)):
-                raise ParenvsError(
-                    f"inputs: {shown(name)} of shape {tuple(x.shape)} has no {plan.batch} samples "
-                    "in front, so that its plan needs one stage, one micro-batch and no replicas "
-                    "with samples of their own"
-                )
+    def _micro_batches(self, tensor: torch.Tensor, number: int) -> Sequence[torch.Tensor]:
+        count, dim = self.plan.micro_batches, self._samples_at(tensor, number)
+        return [tensor] * count if dim is None else tensor.chunk(count, dim)
 
-    def _micro_batches(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        count = self.plan.micro_batches
-        return tensor.chunk(count) if self._has_samples(tensor) else [tensor] * count
-
-    def _has_samples(self, tensor: torch.Tensor) -> bool:
-        return tensor.ndim > 0 and len(tensor) == self.plan.batch
+    def _samples_at(self, tensor: torch.Tensor, number: int) -> int | None:
+        name = self._names[min(number, len(self._names) - 1)]
+        dim = self.plan.inputs.get(name, (None, None))[0] or 0
+        has_samples = tensor.ndim > dim and tensor.shape[dim] == self.plan.batch
+        return dim if has_samples else None
 
     def _expanded(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor with a row for each sample, as pipelines chunk all that they are given."""
@@ -499,10 +513,11 @@ class Parallel:
         micro = self._expanded(tensor).chunk(self.plan.micro_batches)
         return torch.cat([x.chunk(self.plan.data)[rank] for x in micro]).to(self.device)
 
-    def _distributed(self, tensor: torch.Tensor, number: int) -> torch.Tensor:
+    def _distributed(self, tensor: torch.Tensor, number: int, batch: torch.Tensor) -> torch.Tensor:
         """Return this rank's samples of an input, and its shard of them as a DTensor."""
-        if (self.plan.zero or self.plan.apart) and tensor.ndim and len(tensor) > 1:
-            tensor = tensor.chunk(self.plan.data)[self.mesh[DATA].get_local_rank()]
+        dim, tensor = self._samples_at(batch, number), tensor.to(self.device)
+        if self.own_samples and dim is not None:
+            tensor = tensor.chunk(self.plan.data, dim)[self.mesh[DATA].get_local_rank()]
         if self._grid is None:
             return tensor
         placements = self._placements(self.plan.inputs.get(self._names[number], (None, None)))
@@ -589,7 +604,7 @@ class Parallel:
         scale = plan.data if DATA in self._axes else 1
 
         def loss(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-            return self.loss(output, target) / scale
+            return self._loss(output, target) / scale
 
         kind: Any = _SCHEDULES[plan.schedule]
         # outputs that are numbers, a loss of the module's own, cannot be put behind each other
@@ -724,7 +739,8 @@ def check_names(module: nn.Module, plan: TorchPlan) -> None:
     """
     if not plan.shapes:
         return
-    shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
+    parameters = module.named_parameters()
+    shapes = {name: tuple(x.shape) for name, x in parameters if name not in plan.unused}
     fixed = {name for name, _ in module.named_buffers()}  # to a plan they are frozen weights
     planned = [name for name in plan.shapes if name in shapes or name not in fixed]
     if words := unmatched(planned, list(shapes), "module"):

@@ -139,11 +139,10 @@ class Whole(_Mode):
         return distributed[0] if _is_in_place(func) else tree_map(as_distributed, result)
 
 
-_MEANS = {
-    "mse_loss": 2, "smooth_l1_loss": 2, "huber_loss": 2, "soft_margin_loss": 2,
-    "binary_cross_entropy": 3,
-}  # fmt: skip
-"""Losses over elements -> where ATen's take their reduction: 0 none, 1 the mean, 2 the sum."""
+_MEANS = (
+    "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
+)  # fmt: skip
+"""Losses over elements."""
 
 
 class Means(_Mode):
@@ -158,21 +157,59 @@ class Means(_Mode):
         name = _base_name(func)
         if name not in _MEANS or not any(isinstance(x, DTensor) for x in args):
             return func(*args, **kwargs)
-        func = getattr(func, "default", func)  # of ATen's overloads
-        if isinstance(func, torch._ops.OpOverload):
-            values, place = list(args), _MEANS[name]
-            values += [x.default_value for x in func._schema.arguments[len(args) : place + 1]]
-            values[place], way = 0, ("none", "mean", "sum")[kwargs.pop("reduction", values[place])]
-            each = func(*values, **kwargs)
-        else:
+        given = _arguments_of(func, args, kwargs)
+        if name != "binary_cross_entropy" and given.get("weight") is not None:
+            return func(*args, **kwargs)  # which reduces by operations of its own
+        way, old = given["reduction"], [given.pop(x, None) for x in ("size_average", "reduce")]
+        if old != [None, None]:
+            way = torch.nn._reduction.legacy_get_string(*old)
+        # ATen has numbers for the ways.
+        none = "none" if isinstance(way, str) else 0
+        each = func(**{**given, "reduction": none})
+        return each if way == none else each.mean() if way in ("mean", 1) else each.sum()
+
+
+class Labels(_Mode):
+    """Counts what a loss divides by, such as the labels that are not ignored."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._counts: list[torch.Tensor] = []
+        self._shares: list[torch.Tensor] = []
+
+    def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a function; count the labels of a mean over them, or what a scalar is divided by."""
+        name = _base_name(func)
+        if name in ("cross_entropy", "cross_entropy_loss", "nll_loss", "nll_loss_nd"):
             given = _arguments_of(func, args, kwargs)
-            if name != "binary_cross_entropy" and given.get("weight") is not None:
-                return func(*args, **kwargs)  # which reduces by operations of its own
-            way, old = given["reduction"], [given.pop(x, None) for x in ("size_average", "reduce")]
-            if old != [None, None]:
-                way = torch.nn._reduction.legacy_get_string(*old)
-            each = func(**{**given, "reduction": "none"})
-        return each if way == "none" else each.mean() if way == "mean" else each.sum()
+            target, weight = given["target"], given["weight"]
+            if given["reduction"] in ("mean", 1) and not target.is_floating_point():
+                kept = target != given["ignore_index"]
+                weights = 1.0 if weight is None else weight[target.where(kept, 0)]
+                self._counts.append((kept * weights).sum() / target.numel())
+        elif name in ("div", "true_divide", "__truediv__"):
+            scalars = [x for x in args if isinstance(x, torch.Tensor) and x.numel() == 1]
+            if [x.requires_grad for x in scalars] == [True, False]:
+                self._counts.append(scalars[1].float())
+        return func(*args, **kwargs)
+
+    def share(self) -> torch.Tensor:
+        """Return by what a loss counts, of what was run since the last call."""
+        counts = [x.full_tensor() if isinstance(x, DTensor) else x for x in self._counts]
+        if any(x != counts[0] for x in counts[1:]):
+            raise ParenvsError(
+                "loss: its terms are means over different numbers of labels, which parts of a "
+                "batch do not add up to; plan one micro-batch, one stage and --zero 0, or fill in "
+                "the ignored labels"
+            )
+        self._counts = []
+        self._shares.append((counts or [torch.ones(())])[0].reshape(()))
+        return self._shares[-1]
+
+    def total(self, count: int) -> torch.Tensor:
+        """Return the sum of the last shares; in front of them are those that passed shapes."""
+        shares, self._shares = self._shares[-count:], []
+        return sum(shares, torch.zeros(()))
 
 
 def _base_name(func: Callable[..., Any]) -> str:
@@ -180,6 +217,10 @@ def _base_name(func: Callable[..., Any]) -> str:
 
 
 def _arguments_of(func: Callable[..., Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    schema = getattr(getattr(func, "default", func), "_schema", None)  # of ATen's overloads
+    if schema is not None:
+        defaults = {x.name: x.default_value for x in schema.arguments}
+        return {**defaults, **dict(zip(defaults, args, strict=False)), **kwargs}
     call = inspect.signature(func).bind(*args, **kwargs)
     call.apply_defaults()
     return call.arguments

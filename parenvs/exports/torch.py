@@ -17,7 +17,7 @@ from parenvs.core.task import Task
 from parenvs.errors import InfeasibleError
 from parenvs.exports.stages import layout_of, refuse, stages_of
 from parenvs.graph.graph import Graph, Role
-from parenvs.graph.layout import DATA, MODEL, Layout, against_stages
+from parenvs.graph.layout import DATA, MODEL, Layout, against, against_stages
 
 WRITTEN_FOR = {"torch": "2.13"}
 """Versions with which what is exported was run."""
@@ -39,6 +39,8 @@ class TorchPlan:
         zero: 0 to 3: ``fully_shard`` over the replicas from 1 on.
         cuts: name of the module that begins each part of the model but the first.
         schedule: ``"1F1B"``, ``"Interleaved1F1B"`` or ``"GPipe"``.
+        loss: how samples are added up: ``"mean"``, ``"sum"`` or ``"labels"``, see ``Exported``.
+        unused: parameters that the loss does not need.
         apart: whether replicas run the module's own code on samples of their own, and sum gradients
             at the end: where no weight is split, or the batch cannot be split by dimensions.
         notes: what the plan says and this cannot, and what was moved, in sentences.
@@ -59,6 +61,8 @@ class TorchPlan:
     schedule: str = "1F1B"
     micro_batches: int = 1
     apart: bool = False
+    loss: str = "mean"
+    unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
@@ -129,26 +133,35 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     if task.supports(Task.stages):
         planned = stages_of(plan, graph, measured)
         _check_stages(planned)
-        if isinstance(graph, Graph):
-            names = [planned.names[first] for first, _ in planned.parts[1:]]
-            refuse((reason := against_stages(graph, names, planned.shared), reason))
         notes = planned.notes
     if layout is not None:
         layout.check_even("PyTorch")
         splits, notes = _splits(layout), (*notes, *layout.notes)
+    source = planned.target if layout is None and planned is not None else graph
+    traits = source.traits if isinstance(source, Graph) else {}
+    known: dict[str, Any] = {"loss": traits.get("loss", "mean"), "notes": notes}
+    known["unused"] = tuple(traits.get("unused", "").split())
+    causes = dict(layout.causes) if layout is not None else {}
     if planned is None:
         assert layout is not None
         sizes = {axis.name: axis.size for axis in layout.axes}
         data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)
+        refuse(*against(causes, model, 1, data, 0, 1))
         words = TorchPlan(
             plan.instance, plan.task, 1, data, model, *splits, batch=layout.graph.batch_size,
-            apart=data > 1 == model and not splits.placements and _has_samples(layout.graph),
-            notes=notes,
+            apart=data > 1 == model and not splits.placements and "samples" not in causes, **known,
         )  # fmt: skip
         return Exported(words, layout, None)
     tp, dp, zero = (planned.same(field, "PyTorch") for field in ("tp", "dp", "zero"))
+    names = [planned.names[first] for first, _ in planned.parts[1:]]
+    if isinstance(source, Graph) and (reason := against_stages(source, names, planned.shared)):
+        causes["pp"] = reason
+    refuse(*against(causes, tp, len(planned.stages), dp, zero, planned.micro_batches))
     if zero == 1:
-        notes = (*notes, "zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2")
+        known["notes"] = (
+            *notes,
+            "zero: fully_shard shares gradients with the states; ZeRO 1 runs as 2",
+        )
     words = TorchPlan(
         plan.instance, plan.task, len(planned.stages), dp, tp, *splits,
         batch=planned.batch, zero=zero,
@@ -156,8 +169,8 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
         chunks=planned.chunks, schedule=SCHEDULES[planned.schedule],
         micro_batches=planned.micro_batches,
         apart=layout is not None and dp > 1 and not zero
-        and (not splits.inputs or (tp == 1 and _has_samples(layout.graph))),
-        notes=notes,
+        and (not splits.inputs or (tp == 1 and "samples" not in causes)),
+        **known,
     )  # fmt: skip
     return Exported(words, layout, planned)
 
@@ -176,17 +189,6 @@ def _check_stages(planned: Stages) -> None:
     )
 
 
-def _has_samples(graph: Graph) -> bool:
-    """Whether each input of the batch has a row for each sample, or one for all."""
-    return all(
-        graph.shape(tensor)[:1] in ((), (1,), (graph.batch_size,))
-        for tensor, role in zip(
-            graph.parameter_tensor.tolist(), graph.parameter_role.tolist(), strict=True
-        )
-        if role == Role.BATCH
-    )
-
-
 class _Splits(NamedTuple):
     shapes: dict[str, tuple[int, ...]]
     placements: dict[str, Split]
@@ -200,9 +202,7 @@ def _splits(layout: Layout) -> _Splits:
     roles, tensors = graph.parameter_role.tolist(), graph.parameter_tensor.tolist()
     rows = list(zip(names, roles, tensors, strict=True))
     shapes = {name: graph.shape(tensor) for name, role, tensor in rows if role in weights}
-    codes = [k for k, name in enumerate(graph.opcodes) if name == "convolution"]
-    convolutions = np.flatnonzero(np.isin(graph.opcode, codes))
-    kernels = set(graph.operands[graph.operand_offset[convolutions] + 1].tolist())
+    kernels = _operands(graph, "convolution", 1)
     splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for name, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
@@ -215,3 +215,10 @@ def _splits(layout: Layout) -> _Splits:
                 )
             splits[role != Role.BATCH][name] = (split[0], split[1])
     return _Splits(shapes, splits[True], splits[False])
+
+
+def _operands(graph: Graph, opcode: str, number: int) -> set[int]:
+    """Tensors that are the operand of this number of an instruction with the opcode."""
+    codes = [k for k, name in enumerate(graph.opcodes) if name == opcode]
+    instructions = np.flatnonzero(np.isin(graph.opcode, codes))
+    return set(graph.operands[graph.operand_offset[instructions] + number].tolist())

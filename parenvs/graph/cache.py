@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 FOLDER = "PARENVS_CACHE"
 """Variable of the environment that names the folder; empty: no cache."""
-_FORM = 3
+_FORM = 4
 """Version of what entries hold."""
 _SUITE, _PYTHON = str(Path(__file__).parents[1]), str(Path(os.__file__).parent)
 _LIBRARIES = ("site-packages", "dist-packages", "importlib", "<frozen")
@@ -119,7 +119,8 @@ def _read(entry: Path) -> Lowered | None:
     names = (str(header["name"]), tuple(Role(x) for x in header["roles"]))
     texts = (tuple(map(str, header["notes"])), tuple(map(str, header["results"])))
     buffers = None if header["buffers"] is None else tuple(map(str, header["buffers"]))
-    return Lowered(zlib.decompress(compressed), *names, *texts, buffers, kept=True)
+    traits = {str(name): str(words) for name, words in header["traits"].items()}
+    return Lowered(zlib.decompress(compressed), *names, *texts, buffers, traits, kept=True)
 
 
 def _write(directory: Path, stem: str, model: Lowered, files: dict[str, str]) -> None:
@@ -128,7 +129,7 @@ def _write(directory: Path, stem: str, model: Lowered, files: dict[str, str]) ->
     header = json.dumps({
         "files": files, "name": model.name, "roles": list(map(int, model.roles)),
         "notes": model.notes, "results": model.results, "buffers": model.buffers,
-        "digest": _digest(compressed),
+        "traits": model.traits, "digest": _digest(compressed),
     }).encode()  # fmt: skip
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     with replacing(directory / f"{stem}-{_digest(header)[:16]}.model") as stream:

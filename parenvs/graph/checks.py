@@ -210,6 +210,7 @@ class Head(msgspec.Struct):
     notes: tuple[str, ...] = ()
     twins: tuple[tuple[int, int], ...] = ()
     buffers: tuple[str, ...] | None = None
+    traits: dict[str, str] = {}
 
 
 Faults = Iterator[tuple[str, str]]

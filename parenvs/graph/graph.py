@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from functools import cached_property
 from typing import Any
@@ -82,6 +82,7 @@ class Graph:
         twins: pairs of an output's and an entry parameter's tensor that have one path in the
             function's results and arguments, where these are known; no part of the fingerprint.
         buffers: paths of a PyTorch module's buffers, else None; no part of the fingerprint.
+        traits: see ``parenvs.graph.pytorch.nodes.Exported``; no part of the fingerprint.
     """
 
     name: str
@@ -111,6 +112,7 @@ class Graph:
     notes: tuple[str, ...] = ()
     twins: tuple[tuple[int, int], ...] = ()
     buffers: tuple[str, ...] | None = None
+    traits: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Freeze the arrays."""
@@ -245,7 +247,7 @@ class Graph:
     def save(self, path: StrPath) -> None:
         """Write the graph to ``path``, a compressed ``.npz``."""
         # Defaults are not written, so that old files keep their bytes.
-        written = [x for x in _HEAD if getattr(self, x) != getattr(Graph, x, None)]
+        written = [x for x in _HEAD if getattr(self, x) not in (getattr(Graph, x, None), {})]
         head: Any = {"schema": SCHEMA, **{name: getattr(self, name) for name in written}}
         arrays = {"head": pack_texts([json.dumps(head)])}
         arrays |= {key: getattr(self, key) for key in _ARRAYS}
@@ -301,7 +303,7 @@ def offsets_of(rows: Sequence[Sequence[Any]]) -> Array:
     return np.cumsum([0, *map(len, rows)]).astype(np.int32)
 
 
-_HEAD = ("name", "batch_size", "notes", "twins", "buffers")
+_HEAD = ("name", "batch_size", "notes", "twins", "buffers", "traits")
 """Fields that are no arrays."""
 _ARRAYS = tuple(f.name for f in fields(Graph) if f.name not in _HEAD)
 TYPES = {

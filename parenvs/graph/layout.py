@@ -5,7 +5,7 @@ An axis over neighbors is the last one of the mesh: ``model`` behind ``data``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -43,11 +43,21 @@ def against_stages(graph: Graph, names: Sequence[str], shared: Sequence[str]) ->
             f"cuts: {shared[0].replace('/', '.')} is one weight on several stages, whose gradients "
             "PyTorch does not sum; untie it, or plan one stage"
         )
-    if graph.buffers is None:  # no module of PyTorch
-        return ""
     modules = {path[:k] for path in graph.paths for k, x in enumerate(path) if x == "/"}
     odd = [shown(name) for name in names if name not in modules]
-    return f"cuts: no module begins at {listed(odd)}; plan one stage" if odd else ""
+    if not odd or graph.buffers is None:
+        return ""
+    return f"cuts: no module of its own begins at {listed(odd)}; plan one stage"
+
+
+def against(
+    causes: Mapping[str, str], tp: Any, pp: Any, dp: Any, zero: Any, micro_batches: Any
+) -> list[tuple[Any, str]]:
+    """Return the causes, and whether each stands against a plan, or (N,) bool against plans."""
+    shares = (zero > 0) & (dp > 1)
+    own = (pp > 1) | (micro_batches > 1) | shares
+    holds = {"tp": tp > 1, "pp": pp > 1, "dp": dp > 1, "zero": shares, "samples": own}
+    return [(holds[name], words) for name, words in causes.items() if name in holds]
 
 
 @dataclass(frozen=True)
@@ -99,6 +109,11 @@ class Layout:
     axes: tuple[MeshAxis, ...]
     zero: int = 0
     notes: tuple[str, ...] = ()
+
+    @property
+    def causes(self) -> Mapping[str, str]:
+        """What PyTorch does not do of the module, as ``against`` takes it."""
+        return {}
 
     def expected(self) -> Prediction:
         """Return what is all-reduced in a step, and memory."""

@@ -7,7 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class Lowered:
         roles: role of each argument of the step, if known.
         notes: what was assumed, in sentences.
         results: names of the outputs of a JAX function.
-        buffers: see ``Graph``.
+        buffers, traits: see ``Graph``.
         kept: whether it was read from the user's cache, see ``parenvs.graph.cache``.
     """
 
@@ -58,6 +58,7 @@ class Lowered:
     notes: tuple[str, ...] = ()
     results: tuple[str, ...] = ()
     buffers: tuple[str, ...] | None = None
+    traits: Mapping[str, str] = field(default_factory=dict)
     kept: bool = False
 
     def graph(self, where: str | None = None, **options: Any) -> Graph:
@@ -67,7 +68,7 @@ class Lowered:
         options.setdefault("name", self.name)
         role = {"known": self.roles or None, "told": self.notes, "results": self.results}
         graph = read_proto(self.proto, where or self.name, **role, **options)
-        return replace(graph, buffers=self.buffers)
+        return replace(graph, buffers=self.buffers, traits=self.traits)
 
 
 def of_program(thing: Any) -> Any:
@@ -142,7 +143,8 @@ def lower_module(
             f"planned as ({shape}), part by part",
         )
     buffers = tuple(item.path for item in program.inputs if item.kind == "buffer")
-    return Lowered(step.lowered(), program.name, step.roles, notes, buffers=buffers)
+    known = step.lowered(), program.name, step.roles, notes
+    return Lowered(*known, buffers=buffers, traits=program.traits)
 
 
 def _eval_remedy(module: Any, lower_step: Callable[[], Any]) -> str:

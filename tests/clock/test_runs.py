@@ -225,6 +225,32 @@ def test_run__inputs_by_name_and_without_samples(
         assert all(x["agrees"] for x in found["traffic"].values())
 
 
+# Kind of a module -> options of a plan that runs it; see ``foreign``.
+REPLICAS, SHARED = ("--dp", 2, "--zero", 0, "--micro-batch", 4), ("--zero", 3, "--micro-batch", 2)
+STAGES = ("--stages", 2, "--micro-batch", 2)
+FOREIGN = {
+    "table": REPLICAS, "mixed": REPLICAS, "root": REPLICAS, "types": REPLICAS, "time": SHARED,
+    "unused": SHARED, "dropout": SHARED, "sum": SHARED, "weighted": STAGES, "labels": STAGES,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FOREIGN)
+def test_run__foreign_modules_have_the_gradients_of_one_device(monkeypatch, capfd, tmp_path, kind):
+    pytest.importorskip("torch", "2.13", reason=OLDER)
+    import foreign
+
+    number = list(foreign.KINDS).index(kind)
+    source = (f"{foreign.__file__}:net_{number}", "--args", f"batch_{number}")
+    plan = caller(monkeypatch, capfd, tmp_path, "plan")
+    options = ("--cluster", "1x2:v100", "--batch", 8, "--precision", "fp32", *FOREIGN[kind])
+    status, out, err = plan(*source, "--for", "torch", *options, "--out", "p.json")
+    assert status == 0, err
+    status, out, err = caller(monkeypatch, capfd, tmp_path, "run")("p.json", *source, "--json")
+    assert status == 0, err
+    assert json.loads(out)["gradients"]["agrees"]
+
+
 FAULTS = """
 import torch
 from torch import nn

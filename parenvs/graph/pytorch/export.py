@@ -408,7 +408,53 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
             f"no gradient reaches {listed(constant)} (torch.no_grad, detach, or whole "
             "numbers made of it); taken as frozen, without optimizer state"
         )
-    return Exported(title, tuple(inputs), tuple(calls), outputs[0], updated, tuple(notes))
+    weights = {x for x in graph.nodes if x.name in specs and specs[x.name].kind.name == "PARAMETER"}
+    traits = {"loss": _adding(next(x for x in graph.nodes if x.name == outputs[0]), weights)}
+    types = sorted({nodes.element_of(x.dtype) for x in module.parameters()})
+    traits |= {"types": " and ".join(types)} if len(types) > 1 else {}
+    traits |= {"unused": " ".join(unused).replace("/", ".")} if unused else {}
+    traits |= {"norms": "batch"} if any("batch_norm" in nodes.operation(x) for x in calls) else {}
+    known = tuple(inputs), tuple(calls), outputs[0], updated, tuple(notes), traits
+    return Exported(title, *known)
+
+
+# Operations on a scalar that scale it.
+_SCALING = ("neg", "_to_copy", "view", "reshape", "clone", "squeeze", "unsqueeze", "mul", "div")
+
+
+def _adding(loss: Any, weights: set[Any]) -> str:
+    ways = _ways(loss)
+    over = {x for x in ways if not isinstance(x, str)}
+    reached = reachable(over, lambda node: node.all_input_nodes)
+    # Means over labels count those that are not ignored; of other divisors there may be one alone.
+    counts = {x for x in over if nodes.operation(x.args[0]).startswith(("ne.", "bitwise_not"))}
+    if over and weights.isdisjoint(reached) and (counts == over or len(ways) == 1):
+        ways = ways - over - {"mean"} | {"labels"}
+    return " and ".join(sorted({x if isinstance(x, str) else "division" for x in ways}))
+
+
+def _ways(node: Any) -> set[Any]:
+    # Ways in which terms of a scalar add samples up, or the operations that make them.
+    name = nodes.operation(node).partition(".")[0]
+    terms = [x for x in node.args[:2] if hasattr(x, "target")]
+    if name in ("add", "sub"):
+        return set().union(*map(_ways, terms))
+    if name in ("mean", "sum"):
+        dims = terms[0].args[1:2]
+        inner = nodes.operation(terms[0]).partition(".")[0]
+        return {inner if inner in ("mean", "sum") and dims and 0 in dims[0] else name}
+    if name not in _SCALING or not terms:
+        return {name}
+    first, *divisors = terms
+    ways = _ways(first)
+    if name == "div" and ways == {"sum"}:
+        # A sum over as many as there are is a mean.
+        count, number = first.args[0].meta["val"].numel(), node.args[1]
+        while divisors and nodes.operation(divisors[0]).startswith("_to_copy"):
+            divisors = divisors[0].args[:1]
+        is_count = isinstance(number, (int, float)) and number > 1 and not count % number
+        return set(divisors) or ({"mean"} if is_count else ways)
+    return {name} if divisors else ways
 
 
 def _first_names(module: nn.Module) -> dict[str, str]:

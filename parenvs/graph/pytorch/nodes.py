@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from parenvs.errors import HloError
@@ -121,6 +121,10 @@ class Exported:
         loss: name of the result that is the loss.
         updated: path of a buffer -> name of the result that is its new value.
         notes: what was assumed, in sentences.
+        traits: what eager PyTorch does not do of every module alike: ``"loss"``, how samples are
+            added up (``"mean"``, ``"sum"``, ``"labels"``: over a count, else by the operation that
+            is none of these); ``"types"`` of its weights, if several; ``"norms"`` of batches;
+            ``"unused"`` weights.
     """
 
     name: str
@@ -129,6 +133,7 @@ class Exported:
     loss: str
     updated: dict[str, str]
     notes: tuple[str, ...] = ()
+    traits: Mapping[str, str] = field(default_factory=dict)
 
 
 def all_nodes(nodes: Iterable[Any]) -> Iterator[Any]:

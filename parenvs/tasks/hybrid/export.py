@@ -21,7 +21,7 @@ from parenvs.core.plan import Price, Strategy, judge
 from parenvs.core.stages import Stage, Stages, Step
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.graph.flow import chain_bytes
-from parenvs.graph.graph import Graph, Role
+from parenvs.graph.graph import Graph
 from parenvs.graph.layout import DATA, MODEL
 from parenvs.graph.unroll import unrolled
 from parenvs.instances import load_graph, step_of
@@ -36,8 +36,8 @@ from parenvs.tasks.hybrid.space import software_of
 from parenvs.tasks.hybrid.stack import Machine
 from parenvs.tasks.hybrid.uniform import stage_speeds
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
+from parenvs.tasks.partition.eager import batch_classes, check_classes
 from parenvs.tasks.partition.layout import ClassLayout
-from parenvs.tasks.partition.words import Explainer
 from parenvs.tasks.pipeline.borders import borders_of, forward_part
 
 _PART = re.compile(r"\[\d+\]$")
@@ -84,11 +84,13 @@ def layout(plan: HybridPlan, graph: Graph | None = None, eager: bool = False) ->
     notes = _notes(plan, report.micro_batches, eager)
     batch = np.zeros(len(classes), bool)
     try:
-        batch = _batch_classes(classes, graph) if replicas > 1 else batch
+        # PyTorch takes micro-batches by the same dimensions.
+        batch = batch_classes(classes, graph) if eager or replicas > 1 else batch
     except InfeasibleError as error:
-        if not eager or stage.tp > 1:
+        if replicas > 1 and (not eager or stage.tp > 1):
             raise
-        notes += (f"inputs: {error}; each replica runs the step on samples of its own",)
+        words = (f"inputs: {error}; each replica runs the step on samples of its own",)
+        notes += words if replicas > 1 else ()
     axes = ((DATA, replicas, batch), (MODEL, stage.tp, split))
     return ClassLayout.of(plan, graph, classes, axes, stage.zero, notes)
 
@@ -232,33 +234,8 @@ def _model_classes(
         # A loop's own dimension comes first, so dimensions are counted from the last.
         first = graph.dim_offset[whole[_PART.sub("", path)] + 1] - (end - start)
         chosen[classes.label[first + np.flatnonzero(cut)]] = True
-    _check_classes(classes, chosen, "stages[0].tp: a loop cannot be split so")
+    check_classes(classes, chosen, "stages[0].tp: a loop cannot be split so")
     return classes, chosen
-
-
-def _check_classes(classes: DimensionClasses, chosen: np.ndarray, refusal: str) -> None:
-    words = Explainer(classes)
-    for label in np.flatnonzero(chosen & classes.blocked).tolist():
-        raise InfeasibleError(f"{refusal}: {words.blocked(label)}")
-    for first, second in classes.conflicts[chosen[classes.conflicts].all(axis=1)].tolist():
-        raise InfeasibleError(f"{refusal}: {words.conflict(first, second)}")
-
-
-def _batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
-    """(C,) bool, the classes of the batch inputs' first dimensions."""
-    chosen = np.zeros(len(classes), dtype=bool)
-    for parameter in np.flatnonzero(graph.parameter_role == Role.BATCH).tolist():
-        tensor = int(graph.parameter_tensor[parameter])
-        shape = graph.shape(tensor)
-        if shape and shape[0] == graph.batch_size > 1:
-            chosen[classes.label[graph.dim_offset[tensor]]] = True
-    _check_classes(classes, chosen, "the batch cannot be split")
-    if not chosen.any():
-        raise InfeasibleError(
-            f"{graph.name}: no batch input begins with the batch of {graph.batch_size}; name the "
-            "inputs with --batch"
-        )
-    return chosen
 
 
 def _notes(plan: HybridPlan, micro_batches: int, eager: bool) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from parenvs.tasks.hybrid.graph_program import (
 )
 from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.classes import DimensionClasses, dimension_classes
+from parenvs.tasks.partition.eager import causes_of
 from parenvs.tasks.partition.formulas import runs
 from parenvs.tasks.partition.megatron import find_blocks, megatron_classes
 from parenvs.tasks.partition.words import Explainer
@@ -619,10 +620,15 @@ class Work:
         return labels[0] < labels[-1] == self.program.layers + 1
 
     @cached_property
-    def against_stages(self) -> str:
-        """See ``against_stages``."""
-        names = self.program.borders.names[1:]
-        return against_stages(self.program.graph, names, list(self.shared))
+    def causes(self) -> dict[str, str]:
+        """What PyTorch does not do of the module, as ``against`` takes it."""
+        graph, borders = self.program.graph, self.program.borders
+        causes = causes_of(graph, self.splitting.classes)
+        if words := against_stages(graph, borders.names[1:], list(self.shared)):
+            causes["pp"] = words
+        if self.splitting.convolves:
+            causes["tp"] = "tp: PyTorch's DTensors split no convolutions; plan replicas alone"
+        return causes
 
     def tied_elements(self, tp: int = 1, trained: bool = False) -> float:
         """Numbers, on a rank, of (trained) weights that the head and an earlier layer share."""

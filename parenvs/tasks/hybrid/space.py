@@ -16,6 +16,7 @@ import numpy as np
 from parenvs.compiled import Array
 from parenvs.errors import InfeasibleError, ParenvsError, refuse_unknown
 from parenvs.fields import check, one_of, words
+from parenvs.graph.layout import against
 from parenvs.tasks.hybrid.model import HybridModel
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, SCHEDULES, SENDS, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -67,15 +68,21 @@ class Framework:
 def _torch(plans: Uniform, model: HybridModel) -> Any:
     """Pipelines take as many micro-batches as stages at least, interleaved ones whole rounds.
 
-    Not every module can be cut; DTensors split no convolutions. A shape has no modules.
+    A shape has no modules.
     """
     count = plans.batch // (plans.micro_batch * plans.dp)
     rounds = np.maximum(count // plans.pp, 1)
     fits = (plans.pp == 1) | ((count >= plans.pp) & (count % rounds == 0))
-    if model.work is None:
-        return np.zeros_like(fits)
-    fits &= (plans.pp == 1) | (not model.work.against_stages)
-    return fits & ((plans.tp == 1) | (not model.work.splitting.convolves))
+    for holds, _ in _against(plans, model):
+        fits &= ~holds
+    return fits & (model.work is not None)
+
+
+def _against(plans: Uniform, model: HybridModel) -> list[tuple[Any, str]]:
+    """What PyTorch does not do of a module's plans, (N,) bool each, and why."""
+    causes = {} if model.work is None else model.work.causes
+    count = plans.batch // (plans.micro_batch * plans.dp)
+    return against(causes, plans.tp, plans.pp, plans.dp, plans.zero, count)
 
 
 FRAMEWORKS = {
@@ -128,7 +135,10 @@ FRAMEWORKS = {
         alone=("context", "expert"),
         # Shardings of one stage and one batch, of a program, which a shape has not.
         also=lambda x, model: (
-            (x.pp == 1) & (x.micro_batch * x.dp == x.batch) & (model.work is not None)
+            (x.pp == 1)
+            & (x.micro_batch * x.dp == x.batch)
+            & (model.work is not None)
+            & ((x.dp == 1) | (model.work is None or "batch" not in model.work.causes))
         ),
     ),
 }
@@ -402,8 +412,8 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     runs = runs_of(plans, problem.model, limits.framework)
     if not runs.size:
         who = "a framework" if limits.framework == ANY else limits.framework
-        work = problem.model.work if (plans.pp > 1).all() else None
-        reason = f" ({work.against_stages})" if work and work.against_stages else ""
+        causes = [words for holds, words in _against(plans, problem.model) if holds.any()]
+        reason = f" ({'; '.join(dict.fromkeys(causes))})" if causes else ""
         raise InfeasibleError(
             f"{where}: none of the {plans.size} uniform plans is one that {who} runs as it is"
             f"{reason}; --for {FREE} plans without one"

@@ -10,7 +10,7 @@ every element.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from parenvs.graph.layout import DATA, MODEL, Layout, MeshAxis, Prediction
 from parenvs.instances import load_graph
 from parenvs.tasks.partition import formulas
 from parenvs.tasks.partition.classes import RULE_SETS, DimensionClasses, nested
+from parenvs.tasks.partition.eager import causes_of
 from parenvs.tasks.partition.formulas import Footprint
 from parenvs.tasks.partition.problem import SCOPES, Partitioning, PartitionPlan, PartitionReport
 from parenvs.tasks.partition.words import Explainer
@@ -64,6 +65,11 @@ class ClassLayout(Layout):
         split = (graph.dims > 1) & np.array(chosen)[:, classes.label]
         mesh = tuple(map(MeshAxis, names, sizes, split))
         return cls(plan, graph, mesh, zero, notes, classes=classes, chosen=chosen)
+
+    @property
+    def causes(self) -> Mapping[str, str]:
+        """See ``Layout``."""
+        return causes_of(self.graph, self.classes)
 
     def expected(self) -> Prediction:
         """Return the all-reduces of a step, and memory.

@@ -60,12 +60,10 @@ def scopes_of(name: str, of_graph: bool) -> tuple[Path, str]:
     parts = name.split("/")
     operation = parts.pop().partition("_general")[0] if of_graph else ""  # dot, conv
     scopes = []
-    outer = ""
-    for part in parts:
+    for outer, part in zip(["", *parts], parts, strict=False):
+        iteration = _ITERATION.fullmatch(part)
         # Authors have modules of that name, too.
         is_authors = part == "body" and not outer.startswith("while")
-        outer = part
-        iteration = _ITERATION.fullmatch(part)
         if iteration and iteration[1] in _NO_SCOPE:
             scopes.append(iteration[2])
         elif (
@@ -365,6 +363,8 @@ def stages(
                 f"instance: {plan.instance} is a profile, which has no layers by name"
             )
         target = load_profile(plan.instance, plan.cluster, plan.micro_batch)
+    elif graph is None:
+        target = load_graph(plan.instance, "forward")
     report = judge(plan, target)
     if not report.legal:
         raise InfeasibleError(f"the plan is illegal: {report.reasons[0]}")
@@ -462,10 +462,9 @@ def _chain_layers(plan: PipelinePlan, chain: StageProfile) -> NamedLayers:
     return tuple(map(str, chain.names)), range(len(chain) + 1), plan, notes
 
 
-def _graph_layers(plan: PipelinePlan, graph: Graph | None) -> NamedLayers:
+def _graph_layers(plan: PipelinePlan, graph: Graph) -> NamedLayers:
     """The same of a graph, whose cuts move to the nearest borders between layers."""
-    source = load_graph(plan.instance, "forward") if graph is None else graph
-    written = forward_part(unrolled(source))
+    written = forward_part(unrolled(graph))
     pivots = written.pivots()
     borders = borders_of(written, pivots, chain_bytes(written, pivots))
     names, bounds = borders.names, borders.bounds.tolist()
