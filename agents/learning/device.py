@@ -18,6 +18,7 @@ from torch import Tensor
 from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, keys_of, uniform
 from parenvs.agents.learning.net import Lens, Seen
 from parenvs.agents.learning.play import Share, seeds_of, vector_maker
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError
 
 State = dict[str, Tensor]
@@ -86,16 +87,14 @@ class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[np.ndarray, dict[str, Any]]:
+    ) -> tuple[Array, dict[str, Any]]:
         """See ``gymnasium.vector.VectorEnv.reset``; a seed for each environment, or the first's."""
         first = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
         seeds = list(range(first, first + self.num_envs)) if isinstance(first, int) else first
         self._state = self.start(torch.tensor(seeds, device=self.device))
         return self.observe(self._state["states"]).cpu().numpy(), {}
 
-    def step(
-        self, actions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+    def step(self, actions: Array) -> tuple[Array, Array, Array, Array, dict[str, Any]]:
         chosen = torch.as_tensor(actions, device=self.device)
         self._state, last, *outcome = self.turn(self._state, chosen)
         rewards, ended, cut = (part.cpu().numpy() for part in outcome)

@@ -13,6 +13,7 @@ from gymnasium.spaces.utils import flatdim
 from torch import Tensor, nn
 
 from parenvs.agents.learning.network import halved
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError, shown
 
 OWN = ("actions", "context", "action_mask")
@@ -57,10 +58,10 @@ class Packed(NamedTuple):
     """What is seen, for the wire: arrays of NumPy, as in ``Seen`` but for their precision."""
 
     shape: Sequence[int]
-    bits: np.ndarray
-    scores: np.ndarray
-    features: np.ndarray
-    context: np.ndarray
+    bits: Array
+    scores: Array
+    features: Array
+    context: Array
 
     def seen(self) -> Seen:
         """Return what was packed, to the last bit."""
@@ -144,7 +145,7 @@ class Lens:
         )
 
 
-def _flat(space: spaces.Space[Any], values: Any) -> np.ndarray:
+def _flat(space: spaces.Space[Any], values: Any) -> Array:
     """A batch of values of a space as (n, k) float32: whole numbers one-hot."""
     batch = np.asarray(values)
     if isinstance(space, spaces.Box):

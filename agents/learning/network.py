@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.game import AHEAD, EVERY, Stream
 from parenvs.core.registry import environments
 from parenvs.core.task import late
@@ -55,7 +56,7 @@ class Network:
             "context": sum(self.contexts), "action": sum(self.features), "row.1": width,
             "pool.0": 2 * width + sum(self.contexts), "head.0": 2 * width, "last": width,
         }  # fmt: skip
-        self.weights: dict[str, np.ndarray] = {}
+        self.weights: dict[str, Array] = {}
         for name, array in arrays.items():
             layer, _, kind = name.rpartition(".")
             shape: tuple[int, ...] = ()
@@ -90,7 +91,7 @@ class Network:
         with replacing(path) as stream:
             np.savez_compressed(stream, **self.weights)  # type: ignore[arg-type]
 
-    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+    def rate(self, observation: Mapping[str, Array]) -> Array:
         """Return the logits of actions, (n, A) float32; those of illegal ones are ``LOWEST``.
 
         Raises:
@@ -124,27 +125,27 @@ class Network:
         return result
 
     def predict(
-        self, observation: Mapping[str, np.ndarray], action_masks: np.ndarray, **_: Any
-    ) -> tuple[np.ndarray, None]:
+        self, observation: Mapping[str, Array], action_masks: Array, **_: Any
+    ) -> tuple[Array, None]:
         """Return the best actions, never drawn ones, of one observation or of a batch, and None."""
         if action_masks.ndim == 1:
             observation = {name: values[None] for name, values in observation.items()}
             return self.predict(observation, action_masks[None])[0][0], None
         return self.rate(observation).argmax(axis=1), None
 
-    def _layer(self, name: str, inputs: np.ndarray) -> np.ndarray:
+    def _layer(self, name: str, inputs: Array) -> Array:
         weights, biases = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return np.asarray(_product(inputs, weights.T) + biases)
 
 
-def halved(rows: np.ndarray) -> np.ndarray:
+def halved(rows: Array) -> Array:
     """Return rows, (..., F) float32, whose features have half precision, but for column 0."""
     largest = float(np.finfo(np.float16).max)
     features = rows[..., 1:].clip(-largest, largest).astype(np.float16)
     return np.concatenate([rows[..., :1], features], axis=-1, dtype=np.float32)
 
 
-def _product(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _product(rows: Array, weights: Array) -> Array:
     """Return ``rows @ weights`` in blocks for which BLAS takes one thread: more are slower."""
     padded = np.zeros((len(rows) + -len(rows) % BLOCK, rows.shape[1]), dtype=rows.dtype)
     padded[: len(rows)] = rows
@@ -152,7 +153,7 @@ def _product(rows: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return product.reshape(-1, weights.shape[1])[: len(rows)]
 
 
-def _positive(values: np.ndarray) -> np.ndarray:
+def _positive(values: Array) -> Array:
     return np.maximum(values, 0.0)
 
 
@@ -181,7 +182,7 @@ PATIENCE = 8
 class Rater(Protocol):
     """A policy over rows."""
 
-    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+    def rate(self, observation: Mapping[str, Array]) -> Array:
         """Return logits of actions, (n, A), very low ones of illegal actions."""
 
 
@@ -194,7 +195,7 @@ class Decoded(NamedTuple):
         plan: the plan of the least cost; None without one.
     """
 
-    costs: np.ndarray
+    costs: Array
     plan: Any
 
     @property
@@ -268,7 +269,7 @@ def beam(policy: Rater, game: Any, problem: Any) -> Decoded:
         game: of ``BEAMS * BRANCHES`` episodes of a fixed length.
         problem: as the game's ``put`` takes it.
     """
-    costs: list[np.ndarray] = []
+    costs: list[Array] = []
     best, plan = np.inf, None
     game.put(EVERY, problem)
 
@@ -346,7 +347,7 @@ def learned(env_id: str, problem: Any, seed: int = 0, **arguments: Any) -> Decod
     return decoded
 
 
-def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> np.ndarray:
+def served(policy: Rater, env_id: str, name: str, family: str | None = None) -> Array:
     """Return shares of the best known costs of a set, of plans that are made as ``learned`` does.
 
     With uncertain outcomes there is one play of each of ``COURSES`` traces, without the heuristic's

@@ -20,6 +20,7 @@ from parenvs.agents.learning.algorithm import Algorithm, Batch, Chance, Place, c
 from parenvs.agents.learning.config import TrainConfig, plain_id
 from parenvs.agents.learning.engine import LostError
 from parenvs.agents.learning.net import Lens, Seen
+from parenvs.compiled import Array
 from parenvs.core.registry import TASKS
 from parenvs.core.task import Task
 from parenvs.envs import agents_of
@@ -79,7 +80,7 @@ def vector_env(env_id: str, env_kwargs: dict[str, Any], count: int) -> Any:
         raise ParenvsError(f"{env_id}: {one_line(error)}") from None
 
 
-def _teacher(env_id: str, env: Any) -> Callable[[], np.ndarray] | None:
+def _teacher(env_id: str, env: Any) -> Callable[[], Array] | None:
     game, name = getattr(env.unwrapped, "game", None), plain_id(env_id)
     teachers = [x for x in TASKS.values() if name in x.envs and x.supports(Task.teacher)]
     return teachers[0].teacher(game) if teachers and game is not None else None
@@ -163,9 +164,9 @@ class Transition(NamedTuple):
     """
 
     seen: Seen
-    rewards: np.ndarray
-    over: np.ndarray
-    cut: np.ndarray
+    rewards: Array
+    over: Array
+    cut: Array
     last: Seen | None
     worth: Tensor | None
 
@@ -198,7 +199,7 @@ class Envs:
             observation, infos = self.env.reset(seed=seeds)
         return self.lens(observation, infos), self._worth(infos)
 
-    def step(self, actions: np.ndarray) -> Transition:
+    def step(self, actions: Array) -> Transition:
         """Take a turn by actions, (n,) int64, of the action space."""
         with watched(self.config):
             observation, rewards, terminated, truncated, infos = self.env.step(actions)
@@ -238,7 +239,7 @@ def stacked(observations: Sequence[Any]) -> Any:
     return np.stack([np.asarray(x) for x in observations])
 
 
-def seeds_of(seed: int, part: int, total: int, copies: int) -> np.ndarray:
+def seeds_of(seed: int, part: int, total: int, copies: int) -> Array:
     """Return the seed of each environment in a part of a training, (total,) int64."""
     # Copies of a problem share a seed, so that an algorithm can compare their returns.
     groups = np.random.SeedSequence([seed, part]).generate_state(total // copies)
@@ -265,7 +266,7 @@ class Play:
         self.turns = self.episodes = 0
         self.returns: list[float] = []
         self.best: Episode | None = None
-        self.history: list[np.ndarray] = []
+        self.history: list[Array] = []
         self._begin = np.zeros(count, dtype=np.int64)
         self._totals = np.zeros(count)
         self._episodes = np.zeros(count, dtype=np.int64)
@@ -347,7 +348,7 @@ class Play:
     def close(self) -> None:
         self.envs.close()
 
-    def _finish(self, rows: np.ndarray) -> None:
+    def _finish(self, rows: Array) -> None:
         if not rows.size:
             return
         returns = self._totals[rows]
@@ -380,14 +381,14 @@ class Player:
         self._random.manual_seed(seed)
 
     @torch.no_grad()
-    def rate(self, observation: Mapping[str, np.ndarray]) -> np.ndarray:
+    def rate(self, observation: Mapping[str, Array]) -> Array:
         """Return the logarithms of the chances with which actions are drawn, (n, A), of rows."""
         return self.agent.logs(self.agent.lens(observation, {})).cpu().numpy()
 
     @torch.no_grad()
     def predict(
-        self, observation: Any, action_masks: np.ndarray, deterministic: bool = True
-    ) -> tuple[np.ndarray, None]:
+        self, observation: Any, action_masks: Array, deterministic: bool = True
+    ) -> tuple[Array, None]:
         """Return actions of a batch of n observations, or of one, and None.
 
         ``action_masks`` are (A,) or (n, A) bool.
@@ -429,7 +430,7 @@ class Player:
 
     def returns(
         self, env_id: str, env_kwargs: dict[str, Any], episodes: int, seed: int = 0
-    ) -> np.ndarray:
+    ) -> Array:
         """Return the returns of the best actions, (episodes,); episode i has seed ``seed + i``."""
         env = vector_env(env_id, env_kwargs, episodes)
         observation, infos = env.reset(seed=seed)

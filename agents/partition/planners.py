@@ -14,6 +14,7 @@ import numpy as np
 from parenvs.agents.learning.options import TRAINED
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.agents.planners import target
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.core.request import Request
 from parenvs.errors import InfeasibleError, TimeLimitError
@@ -45,7 +46,7 @@ def greedy(space: PartitionSpace) -> Answer:
     return _answer(space, space.chosen(actions), "greedy", begin=begin)
 
 
-def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generator) -> np.ndarray:
+def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generator) -> Array:
     """(episodes, K) bool: which classes episodes of uniformly random legal actions partition."""
     draws = rng.random((episodes, len(space.classes))) < 0.5
     actions = np.full(draws.shape, -1, np.int8)  # -1: not asked for yet
@@ -60,7 +61,7 @@ def random_episodes(space: PartitionSpace, episodes: int, rng: np.random.Generat
 def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Generator) -> Answer:
     """The best of ``evaluations`` random episodes; ``TimeLimitError`` if none fits the limit."""
     begin = time.perf_counter()
-    best: tuple[float, np.ndarray] | None = None
+    best: tuple[float, Array] | None = None
     evaluations = max(evaluations, 1)
     for start in range(0, evaluations, _BATCH):
         chosen = space.chosen(random_episodes(space, min(_BATCH, evaluations - start), rng))
@@ -75,7 +76,7 @@ def random_search(space: PartitionSpace, evaluations: int, rng: np.random.Genera
     return _answer(space, chosen, "random", evaluations, begin)
 
 
-def best_fitting(problem: Partitioning, chosen: np.ndarray) -> tuple[float, np.ndarray] | None:
+def best_fitting(problem: Partitioning, chosen: Array) -> tuple[float, Array] | None:
     """Return and classes of the best of the legal choices ``chosen``, (k, C), that fits; or None.
 
     The bytes at one moment are linear in the classes: the fullest moment of a plan that exceeds the
@@ -140,7 +141,7 @@ def expert(space: PartitionSpace) -> Answer:
 
 def _answer(
     space: PartitionSpace,
-    chosen: np.ndarray,
+    chosen: Array,
     method: str,
     evaluations: int = 1,
     begin: float | None = None,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.agents.partition.exact import solve
+from parenvs.compiled import Array
 from parenvs.tasks.partition.choice import PartitionChoice
 from parenvs.tasks.partition.game import OPEN, PARTITION, REPLICATE
 from parenvs.tasks.partition.linear import Linear
@@ -28,7 +29,7 @@ class Best(NamedTuple):
     """A shortest plan: its seconds, inf if there is none, and the classes that it splits, (K,)."""
 
     seconds: float
-    split: np.ndarray
+    split: Array
 
 
 class Continuations:
@@ -40,14 +41,14 @@ class Continuations:
         self.needed = problem.replicated_bytes[problem.fullest] / problem.limit - 1.0
         self._known: dict[bytes, Best] = {}
 
-    def best(self, decisions: np.ndarray) -> Best:
+    def best(self, decisions: Array) -> Best:
         """Return the shortest plan that keeps to decisions, (K,)."""
         key = decisions.tobytes()
         if key not in self._known:
             self._keep(key, self._solve(decisions))
         return self._known[key]
 
-    def behind(self, decisions: np.ndarray, stake: int, choice: int) -> Best:
+    def behind(self, decisions: Array, stake: int, choice: int) -> Best:
         """Return the shortest plan that keeps to decisions and to one more, of the class ``stake``.
 
         Often it is the shortest without that one.
@@ -66,7 +67,7 @@ class Continuations:
             self._known.clear()
         self._known[key] = best
 
-    def _solve(self, decisions: np.ndarray) -> Best:
+    def _solve(self, decisions: Array) -> Best:
         problem, split = self.problem, decisions == PARTITION
         free = np.flatnonzero(decisions == OPEN)
         needed = self.needed - self.saved[:, split].sum(axis=1)
@@ -84,7 +85,7 @@ class Continuations:
         return Best(float(problem.seconds(split)), split)
 
 
-def teach(game: Any) -> Callable[[], np.ndarray] | None:
+def teach(game: Any) -> Callable[[], Array] | None:
     """Return a function of what choices are worth, (n, 2), NaN of those that are not legal.
 
     The unit is the return of the episode; None is returned of another game.
@@ -93,7 +94,7 @@ def teach(game: Any) -> Callable[[], np.ndarray] | None:
         return None
     problems: dict[Linear, Continuations] = {}
 
-    def action_values() -> np.ndarray:
+    def action_values() -> Array:
         legal, result = game.legal, np.full((game.count, 2), np.nan, np.float32)
         for row in np.flatnonzero(~game.over).tolist():
             problem, stake = game.linear(row), int(game.position[row])

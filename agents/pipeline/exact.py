@@ -17,6 +17,7 @@ from parenvs.agents.pipeline import search as searches
 from parenvs.agents.pipeline.bounds import lower_bound
 from parenvs.agents.pipeline.heuristics import answer_of, even_plan, few_points
 from parenvs.agents.pipeline.labels import LabelSearch
+from parenvs.compiled import Array
 from parenvs.core.plan import Answer
 from parenvs.errors import InfeasibleError
 from parenvs.tasks.pipeline import formulas
@@ -158,7 +159,7 @@ def exact_full(
     return proven_answer(pipeline, best, evaluations, bound)
 
 
-def is_large(pipeline: Pipeline, pivots: np.ndarray) -> bool:
+def is_large(pipeline: Pipeline, pivots: Array) -> bool:
     """Whether a search over all pivots and devices is slow without a good plan to start from."""
     return len(pivots) > FEW or pipeline.cluster.devices > UNITS
 
@@ -309,7 +310,7 @@ def plan_within(pipeline: Pipeline, limit: float) -> Cuts | None:
     # More than there are where k stages cannot do it.
     needed_devices = np.full(n + 1, devices + 1)
     needed_devices[n] = 0
-    choices: list[np.ndarray] = []
+    choices: list[Array] = []
     for k in range(1, stages + 1):
         # Whatever the cuts, the stages before p and those behind hold all parameters once.
         legal = weights[-1] - weights[:-1] <= k * weights_limit
@@ -352,7 +353,7 @@ def _plan_of_whole_samples(pipeline: Pipeline, limit: float) -> Cuts | None:
     variables, sizes = pipeline.variable_sum, np.flatnonzero(pipeline.is_group).tolist()
     fits = np.zeros((devices + 1, n + 1), np.bool_)
     fits[0, n] = True
-    choices: list[np.ndarray] = []
+    choices: list[Array] = []
     pivots = np.arange(n + 1)
     for k in range(1, stages + 1):
         p = np.arange(n) if k < stages else np.zeros(1, np.int64)
@@ -373,7 +374,7 @@ def _plan_of_whole_samples(pipeline: Pipeline, limit: float) -> Cuts | None:
     return _traced_plan(choices) if fits[devices, 0] else None
 
 
-def _traced_plan(choices: list[np.ndarray]) -> Cuts:
+def _traced_plan(choices: list[Array]) -> Cuts:
     """Trace the plan back from the choices of a dynamic program for 1, 2, ... last stages.
 
     Choices are (2, D+1, n+1): where the first of the stages ends and how many devices it has, by
@@ -390,7 +391,7 @@ def _traced_plan(choices: list[np.ndarray]) -> Cuts:
     return cuts, device_cuts
 
 
-def _reach(pipeline: Pipeline, p: np.ndarray, group: int, k: int, limit: float) -> np.ndarray:
+def _reach(pipeline: Pipeline, p: Array, group: int, k: int, limit: float) -> Array:
     """Of each p, the last end of a stage from p on that fits; p itself if none does.
 
     Bisects, as memory grows with the end.

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.random import Generator
 
 from parenvs.cluster import Cluster
+from parenvs.compiled import Array
 from parenvs.core.sets import BEST_KNOWN, BOUND, OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
 from parenvs.datasets.pipeline.families import log_uniform
@@ -131,18 +132,18 @@ def _mixture(rng: Generator, hidden: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _spread(tier: Tier, rng: Generator) -> np.ndarray:
+def _spread(tier: Tier, rng: Generator) -> Array:
     return rng.uniform(tier.slowest, 1.0, tier.servers)
 
 
-def _generations(tier: Tier, rng: Generator) -> np.ndarray:
+def _generations(tier: Tier, rng: Generator) -> Array:
     count = int(rng.integers(2, 5))
     speeds = np.append(1.0, rng.uniform(tier.slowest, 0.95, count - 1))
     of_server = np.append(np.arange(count), rng.integers(0, count, tier.servers - count))
     return speeds[rng.permutation(of_server)]
 
 
-def _stragglers(tier: Tier, rng: Generator) -> np.ndarray:
+def _stragglers(tier: Tier, rng: Generator) -> Array:
     """Some servers are a tenth slower: 0.5 % of them (arXiv 2402.15627), at least one."""
     slow = rng.random(tier.servers) < 0.005
     slow[rng.integers(tier.servers)] = True
@@ -153,7 +154,7 @@ FAMILIES: dict[str, Callable[[Generator, int], dict[str, Any]]] = {
     "gpt": _gpt, "llama": _llama, "mixture": _mixture,
 }  # fmt: skip
 """Family of equal servers -> what its shapes have beside layers, width, heads and tokens."""
-SPEEDS: dict[str, Callable[[Tier, Generator], np.ndarray]] = {
+SPEEDS: dict[str, Callable[[Tier, Generator], Array]] = {
     "spread": _spread, "generations": _generations, "stragglers": _stragglers,
 }  # fmt: skip
 """Family of unequal servers -> how their speeds are generated."""
@@ -365,7 +366,7 @@ def bank(kind: str) -> Bank:
     return Bank(f"hybrid-{kind}", BANKS[kind])
 
 
-def _problem(kind: str, name: str, row: Mapping[str, np.ndarray]) -> Hybrid:
+def _problem(kind: str, name: str, row: Mapping[str, Array]) -> Hybrid:
     device = DEVICES[int(row["device"])]
     cluster = _cluster(int(row["servers"]), device)
     if kind in TIERS:

@@ -27,6 +27,7 @@ import numpy as np
 from numpy.random import Generator
 
 from parenvs.cluster import Cluster, Device
+from parenvs.compiled import Array
 from parenvs.core.sets import BestValue, SetKind, member_of
 from parenvs.datasets.pipeline.families import FAMILIES, MIN_PIVOTS, ChainArrays, log_uniform
 from parenvs.datasets.references import costs_of
@@ -237,7 +238,7 @@ def check_family(family: str, where: str = "") -> None:
     refuse_unknown(f"{where}unknown family", family, FAMILIES)
 
 
-def significant(values: np.ndarray | float, bits: int = BITS) -> np.ndarray:
+def significant(values: Array | float, bits: int = BITS) -> Array:
     """Round values to ``bits`` significant bits, without a detour over decimal fractions."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits)
@@ -320,7 +321,7 @@ def _ratios(rng: Generator, ranges: Ranges, micro_batches: int, stages: int) -> 
     raise ParenvsError("ranges: the ratios exclude each other; widen those of activations")
 
 
-def _median_cut(cut_bytes: np.ndarray) -> float:
+def _median_cut(cut_bytes: Array) -> float:
     inner = cut_bytes[:-1]
     return float(np.median(inner[inner > 0]))
 
@@ -528,7 +529,7 @@ def _remedy(path: Path) -> str:
     return "write it anew"
 
 
-def _fault(arrays: dict[str, np.ndarray]) -> str:
+def _fault(arrays: dict[str, Array]) -> str:
     if set(arrays) != set(TYPES):
         unmatched = sorted(set(arrays) ^ set(TYPES))
         return f"field {unmatched[0]!r} is missing or unknown"
@@ -554,7 +555,7 @@ def _fault(arrays: dict[str, np.ndarray]) -> str:
     return ""
 
 
-def _problems_of(arrays: dict[str, np.ndarray], path: Path) -> list[DrawnProblem]:
+def _problems_of(arrays: dict[str, Array], path: Path) -> list[DrawnProblem]:
     chains = [
         np.ldexp(arrays[f"{key}_mantissa"].astype(float), arrays[f"{key}_exponent"])
         for key in CHAIN

@@ -19,11 +19,12 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("agents need PettingZoo: pip install 'parenvs[envs]'") from error
 
+from parenvs.compiled import Array
 from parenvs.core.game import EVERY, RowGame
 from parenvs.envs.env import GameEnv, owned
 from parenvs.errors import shown
 
-Observations = dict[str, dict[str, np.ndarray]]
+Observations = dict[str, dict[str, Array]]
 Infos = dict[str, dict[str, Any]]
 
 
@@ -76,7 +77,7 @@ class _Agents:
     def close(self) -> None:
         """Do nothing: nothing is open."""
 
-    def state(self) -> np.ndarray:
+    def state(self) -> Array:
         """Return all parts of the observation as one array, (k,) float32."""
         return np.concatenate([part.ravel() for part in self._seen().values()])
 
@@ -87,7 +88,7 @@ class _Agents:
         able = (agent for agent, actions in self._actions_of.items() if legal[actions].any())
         return next(able, self.possible_agents[0])
 
-    def mask(self, agent: str) -> np.ndarray:
+    def mask(self, agent: str) -> Array:
         """Return an agent's legal actions, int8."""
         mask = self.plays.action_masks()[self._actions_of[agent]].astype(np.int8)
         if not self.plays.game.over[0] and agent != self.turn:
@@ -111,10 +112,10 @@ class _Agents:
         self.agents = list(self.possible_agents)
         return {"instance": info["instance"]}
 
-    def _seen(self) -> dict[str, np.ndarray]:
+    def _seen(self) -> dict[str, Array]:
         return {key: owned(part)[0] for key, part in self.plays.game.observation(EVERY).items()}
 
-    def observe(self, agent: str) -> dict[str, np.ndarray]:
+    def observe(self, agent: str) -> dict[str, Array]:
         """Return what an agent sees."""
         seen = {**self._seen(), "action_mask": self.mask(agent)}
         if self._rowed:

@@ -19,6 +19,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.plan import Plan, load_plan
 from parenvs.core.registry import task_with
 from parenvs.core.task import Task
@@ -176,7 +177,7 @@ def inside(box: Box, whole: Box) -> tuple[slice, ...]:
     return tuple(slice(a - start, b - start) for (a, b), (start, _) in zip(box, whole, strict=True))
 
 
-def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) -> np.ndarray:
+def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) -> Array:
     """Return the bytes that each file of the new plan takes of each of the old, as the formula has.
 
     Args:
@@ -189,7 +190,7 @@ def predicted_bytes(old: Files, new: Files, graph: Graph, per_parameter: float) 
         (files, new files); where replicas share their states, one row, of what is read in all, in
         equal shares.
     """
-    needed: np.ndarray = new.shards.read_from(old.shards, graph, per_parameter)
+    needed: Array = new.shards.read_from(old.shards, graph, per_parameter)
     if old.writing == new.writing == 1:
         return needed
     # Replicas that share states each read an equal share of what their unit needs.
@@ -262,7 +263,7 @@ class Head:
     stream: dict[str, Any] | None = None
 
 
-Give = Callable[[str, str, Box], np.ndarray]
+Give = Callable[[str, str, Box], Array]
 """Gives a box of a tensor by name and kind, as whole numbers of the same width."""
 
 
@@ -373,7 +374,7 @@ class Checkpoint:
                     f"{path}: its SHA-256 is not that of {INDEX}; write the checkpoint anew"
                 )
 
-    def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> np.ndarray:
+    def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> Array:
         """Read a box of a tensor; nothing else is read. Of equal slices, the nearest one is.
 
         Args:
@@ -452,8 +453,8 @@ class Resharding:
 
     old: Plan
     new: Plan
-    read: np.ndarray
-    predicted: np.ndarray
+    read: Array
+    predicted: Array
     tenplex_bytes: float
 
     @property
@@ -463,7 +464,7 @@ class Resharding:
         return bool(np.allclose(read, self.predicted, rtol=1e-9, atol=0.5))
 
     @property
-    def by_rank(self) -> tuple[np.ndarray, np.ndarray]:
+    def by_rank(self) -> tuple[Array, Array]:
         """Bytes that each rank of the new plan has to read, (ranks,), counted and predicted."""
         files = Files.of(self.new)
         numbers = list(map(files.number, files.ranks()))

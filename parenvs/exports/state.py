@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
+from parenvs.compiled import Array
 from parenvs.core.plan import Plan
 from parenvs.errors import ParenvsError, shown
 from parenvs.exports.checkpoint import (
@@ -141,7 +142,7 @@ def save(
         raise ParenvsError("stream: processes are at different samples; advance it in all of them")
     files, place = Files.of(plan), _place_of(parallel)
 
-    def give(name: str, kind: str, box: Box) -> np.ndarray:
+    def give(name: str, kind: str, box: Box) -> Array:
         flat = holding.tensors[name, kind].cpu().contiguous().flatten()
         return flat.view(_NUMBERS[flat.element_size()]).numpy()
 
@@ -384,8 +385,8 @@ class Moved:
     rank: int | None
     head: Head
     tensors: dict[tuple[str, str], torch.Tensor]
-    sent: np.ndarray
-    sent_here: np.ndarray
+    sent: Array
+    sent_here: Array
     where: str = "the state that moved"
 
     def box(self, name: str, kind: str, box: Box, place: Place, ranks: int) -> torch.Tensor:
@@ -435,7 +436,7 @@ def move(
     plans = old.exported, exported or torch_plan(new, graph)
     files = Files.of(old.plan), Files.of(new)
 
-    def schedule() -> tuple[list[Cell], np.ndarray, list[Flow]] | None:
+    def schedule() -> tuple[list[Cell], Array, list[Flow]] | None:
         if dist.get_rank():
             return None
         cells, (before, after) = cells_of(plans, files, tensors, graph)
@@ -471,7 +472,7 @@ def move(
 
 def cells_of(
     exported: Sequence[TorchPlan], files: Sequence[Files], tensors: dict[str, Tensor], graph: Graph
-) -> tuple[list[Cell], list[np.ndarray]]:
+) -> tuple[list[Cell], list[Array]]:
     """Cut tensors into cells of which every rank of some plans holds all or nothing.
 
     Returns:
@@ -501,7 +502,7 @@ def _exchange(
     rows: Sequence[Flow],
     tensors: dict[str, Tensor],
     wanted: dict[str, Box],
-) -> tuple[dict[tuple[str, str], torch.Tensor], np.ndarray]:
+) -> tuple[dict[tuple[str, str], torch.Tensor], Array]:
     """Send and receive, tensor by tensor, and put together what this process wants."""
     own_rank = dist.get_rank()
     sent = np.zeros(dist.get_world_size(), dtype=np.int64)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.errors import ParenvsError, shown
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ class Stream:
             raise ParenvsError(f"stream: shuffle must be true or false, not {shown(shuffle)}")
         self.length, self.batch, self.seed, self.shuffle = length, batch, seed, shuffle
         self.position = 0
-        self._order: tuple[int, np.ndarray] | None = None
+        self._order: tuple[int, Array] | None = None
 
     @property
     def epoch(self) -> int:
@@ -64,7 +65,7 @@ class Stream:
 
     def ids(
         self, replica: int = 0, replicas: int = 1, micro_batch: int = 0, micro_batches: int = 1
-    ) -> np.ndarray:
+    ) -> Array:
         """Return the indices of the samples of the next step, or of a slice of it, int64.
 
         Raises:
@@ -74,7 +75,7 @@ class Stream:
 
     def keys(
         self, replica: int = 0, replicas: int = 1, micro_batch: int = 0, micro_batches: int = 1
-    ) -> np.ndarray:
+    ) -> Array:
         """Return a key of 64 random bits for each sample of ``ids``, int64.
 
         For ``parenvs.exports.stream.dropout``, or, as ``keys.view("uint32").reshape(-1, 2)``, for
@@ -124,7 +125,7 @@ class Stream:
 
     def _positions(
         self, replica: int, replicas: int, micro_batch: int, micro_batches: int
-    ) -> np.ndarray:
+    ) -> Array:
         _check("replicas", replicas, 1)
         _check("micro_batches", micro_batches, 1)
         if self.batch % (replicas * micro_batches):
@@ -139,7 +140,7 @@ class Stream:
         start = self.position + (micro_batch * replicas + replica) * rows
         return np.arange(start, start + rows)
 
-    def _samples(self, positions: np.ndarray) -> np.ndarray:
+    def _samples(self, positions: Array) -> Array:
         epochs, offsets = np.divmod(positions, self.length)
         result = offsets.copy()
         for epoch in np.unique(epochs).tolist() if self.shuffle else ():
@@ -147,7 +148,7 @@ class Stream:
             result[selected] = self._order_of(epoch)[offsets[selected]]
         return result
 
-    def _order_of(self, epoch: int) -> np.ndarray:
+    def _order_of(self, epoch: int) -> Array:
         """The permutation of an epoch; the last one asked for is kept.
 
         Raw numbers of Philox sorted: those of a bit generator are the same in every NumPy, which
@@ -160,7 +161,7 @@ class Stream:
         return self._order[1]
 
 
-def _splitmix(z: np.ndarray) -> np.ndarray:
+def _splitmix(z: Array) -> Array:
     """The finaliser of SplitMix64, a bijection of 64 bits, of each number."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(_FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(_SECOND)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parenvs.cluster import FUSED_LOSS, LOSS, OTHER, PASSES, PERMUTE, ROLES, WEIGHT
-from parenvs.compiled import Figure
+from parenvs.compiled import Array, Figure
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES
 from parenvs.tasks.hybrid.shape import TransformerShape
 from parenvs.tasks.hybrid.stack import LOW, SELECTIVE, TILE, Machine
@@ -119,7 +119,7 @@ FIGURES = len(LayerSeconds._fields) + len(RECOMPUTE_MODES) + 7
 
 def figures_of(
     layer: Layer, machine: Machine, split: Split, shape: Any, splits_backward: bool = True
-) -> np.ndarray:
+) -> Array:
     """(16, ...) figures of a layer under splits; ``shape`` is the rest.
 
     They are the fields of ``LayerSeconds``, bytes kept by ``RECOMPUTE_MODES``, working bytes,

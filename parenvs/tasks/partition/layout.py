@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.core.plan import Strategy, judge
 from parenvs.core.stages import Step
 from parenvs.errors import InfeasibleError, ParenvsError
@@ -48,7 +49,7 @@ class ClassLayout(Layout):
     """
 
     classes: DimensionClasses
-    chosen: tuple[np.ndarray, ...]
+    chosen: tuple[Array, ...]
 
     @classmethod
     def of(
@@ -56,7 +57,7 @@ class ClassLayout(Layout):
         plan: Any,
         graph: Graph,
         classes: DimensionClasses,
-        axes: Iterable[tuple[str, int, np.ndarray]],
+        axes: Iterable[tuple[str, int, Array]],
         zero: int = 0,
         notes: tuple[str, ...] = (),
     ) -> Self:
@@ -136,7 +137,7 @@ class ClassLayout(Layout):
             "all-reduce": float(device_bytes[summed].sum()),
         }
 
-    def _split_signature(self, chosen: np.ndarray, tensor: int) -> tuple[int, ...]:
+    def _split_signature(self, chosen: Array, tensor: int) -> tuple[int, ...]:
         first, end = self.graph.dim_offset[tensor : tensor + 2]
         labels = self.classes.label[first:end]
         return (*self.graph.shape(tensor), *labels[chosen[labels]].tolist())
@@ -193,7 +194,7 @@ def _widened(graph: Graph) -> Graph:
     return replace(graph, element_type=wide.astype(graph.element_type.dtype))
 
 
-def _index_bytes(graph: Graph, share: np.ndarray) -> float:
+def _index_bytes(graph: Graph, share: Array) -> float:
     """Bytes of the indices that max pooling keeps for its backward pass; they live together.
 
     ``share`` (N,) is the part of each dimension that a device holds.
@@ -260,7 +261,7 @@ class Decisions:
         self._explainer = Explainer(self._problem.classes)
         self.graph = self._problem.graph
         self.legal: bool = self._report.legal
-        self.label: np.ndarray = self._problem.classes.label
+        self.label: Array = self._problem.classes.label
         self.decided: dict[int, tuple[int, int]] = {}
         nameable = self._problem.parameters("all").tolist()
         self._index = {self.graph.paths[k]: k for k in nameable}
@@ -316,5 +317,5 @@ class Decisions:
     def _first_position(self, parameter: int) -> int:
         return int(self.graph.dim_offset[self.graph.parameter_tensor[parameter]])
 
-    def _splittable_positions(self, parameter: int) -> np.ndarray:
+    def _splittable_positions(self, parameter: int) -> Array:
         return self._problem.classes.splittable(int(self.graph.parameter_tensor[parameter]))

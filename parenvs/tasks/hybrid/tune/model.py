@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import logsumexp, ndtr
 
 from parenvs.cluster import GIB
+from parenvs.compiled import Array
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.tune.prior import PARTICLES, Priced, joined
 
@@ -59,13 +60,13 @@ class Prediction(NamedTuple):
         fits: (N,) probability that a plan runs.
     """
 
-    weights: np.ndarray
-    mean: np.ndarray
-    deviation: np.ndarray
-    fits: np.ndarray
+    weights: Array
+    mean: Array
+    deviation: Array
+    fits: Array
 
     @property
-    def center(self) -> np.ndarray:
+    def center(self) -> Array:
         """(N,) mean of the logarithms."""
         return np.asarray(self.weights @ self.mean)
 
@@ -78,7 +79,7 @@ class Prediction(NamedTuple):
             low, high = (middle, high) if below < share else (low, middle)
         return float(np.exp(low))
 
-    def improvement(self, best: float) -> np.ndarray:
+    def improvement(self, best: float) -> Array:
         """(N,) share of the best step time that a run of each plan is expected to save."""
         z = (best - self.mean) / self.deviation
         density = np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi)
@@ -104,7 +105,7 @@ class Belief:
     def __init__(
         self,
         stacks: tuple[Stack, ...],
-        weights: np.ndarray,
+        weights: Array,
         plans: list[Priced],
         results: list[Result],
     ) -> None:
@@ -146,7 +147,7 @@ class Belief:
             if weights @ rest > 2.33 * deviation + np.log(SURPRISE):
                 self.noise[k] *= (STUDENT + surprise**2) / (STUDENT + 1) * surprise**2
 
-    def _posterior(self, count: int) -> np.ndarray:
+    def _posterior(self, count: int) -> Array:
         """(S P,) weights of the machines by the first ``count`` trials that took seconds."""
         weights = self._log_weights.copy()
         if count:
@@ -155,11 +156,11 @@ class Belief:
             weights -= 0.5 * (scaled**2).sum(axis=0)  # the determinant is that of all
         return np.exp(weights - weights.max())
 
-    def _root(self, count: int) -> np.ndarray:
+    def _root(self, count: int) -> Array:
         kernel = _kernel(self._features[:count], self._features[:count])
         return np.linalg.cholesky(kernel + np.diag(self.noise[:count]))
 
-    def _at(self, features: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    def _at(self, features: Array, count: int) -> tuple[Array, Array]:
         """(S P, N) mean and (N,) variance of the Gaussian process at plans."""
         across = _kernel(features, self._features[:count])
         root = self._root(count)
@@ -167,7 +168,7 @@ class Belief:
         mean = self._rest[:, :count] @ np.linalg.solve(root.T, half)
         return mean, OFFSET**2 + SMOOTH**2 - (half**2).sum(axis=0)
 
-    def predict(self, plans: Priced, particles: np.ndarray | None = None) -> Prediction:
+    def predict(self, plans: Priced, particles: Array | None = None) -> Prediction:
         """Return what is believed of plans.
 
         Args:
@@ -193,23 +194,23 @@ class Belief:
         return float(np.exp(grid.sum(axis=1) @ _A)), float(grid.sum(axis=0) @ _C)
 
 
-def _kernel(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def _kernel(a: Array, b: Array) -> Array:
     squares = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
     return np.asarray(OFFSET**2 + SMOOTH**2 * np.exp(-squares / (2 * LENGTH**2)))
 
 
-def _bytes(plans: Priced) -> np.ndarray:
+def _bytes(plans: Priced) -> Array:
     """(S, G, N) logarithms of the bytes on a device at each point of the grid."""
     a, c = (axis.ravel()[:, None] for axis in np.meshgrid(_A, _C, indexing="ij"))
     held = plans.states[:, None] + np.exp(a) * plans.others[:, None] + c * GIB
     return np.asarray(np.log(np.maximum(held, GIB)))
 
 
-def _running(plans: Priced) -> np.ndarray:
+def _running(plans: Priced) -> Array:
     return np.asarray(ndtr((np.log(plans.limit) - _bytes(plans)) / BLUR))
 
 
-def _memory_evidence(plan: Priced, trial: Result) -> np.ndarray:
+def _memory_evidence(plan: Priced, trial: Result) -> Array:
     """(S, G) logarithms of the likelihood of what was told of the memory of a plan."""
     if np.isfinite(trial.gib):
         rest = np.log(trial.gib * GIB) - _bytes(plan)[..., 0]

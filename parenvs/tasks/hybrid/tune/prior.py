@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parenvs.compiled import Array
 from parenvs.tasks.hybrid import formulas
 from parenvs.tasks.hybrid.plan import RECOMPUTE_MODES, HybridPlan
 from parenvs.tasks.hybrid.problem import Hybrid
@@ -113,7 +114,7 @@ def _end(stack: Stack, name: str) -> float:
     return 1.0 if name in LATER else -1.0
 
 
-def scales(stack: Stack) -> np.ndarray:
+def scales(stack: Stack) -> Array:
     """(P, J) by how much of its part each constant lengthens a step on each machine.
 
     Number k is one machine in every problem, as all draws come from one seed.
@@ -142,19 +143,19 @@ class Priced(NamedTuple):
         limit: bytes of a device.
     """
 
-    seconds: np.ndarray
-    parts: np.ndarray
-    states: np.ndarray
-    others: np.ndarray
-    features: np.ndarray
+    seconds: Array
+    parts: Array
+    states: Array
+    others: Array
+    features: Array
     limit: float
 
-    def take(self, which: np.ndarray) -> Priced:
+    def take(self, which: Array) -> Priced:
         """Return some of the plans."""
         arrays = (x[:, which] for x in self[:4])
         return Priced._make([*arrays, self.features[which], self.limit])
 
-    def particles(self, stacks: tuple[Stack, ...]) -> np.ndarray:
+    def particles(self, stacks: tuple[Stack, ...]) -> Array:
         """(S, P, N) logarithms of the step time on each machine."""
         longer = np.stack([
             scales(stack) @ part.T for stack, part in zip(stacks, self.parts, strict=True)
@@ -169,7 +170,7 @@ def joined(parts: list[Priced]) -> Priced:
     return Priced._make([*columns, features, parts[-1].limit])
 
 
-def lengths(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPlan) -> np.ndarray:
+def lengths(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPlan) -> Array:
     """(S, N) logarithms of the step time of plans by several stacks."""
     return np.stack([
         _judged(replace(problem, stack=stack), plans, held=False)[0] for stack in stacks
@@ -178,7 +179,7 @@ def lengths(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridP
 
 def priced(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPlan) -> Priced:
     """Price uniform plans, or one plan, by several stacks, constants moved one at a time."""
-    columns: list[list[np.ndarray]] = [[], [], [], []]
+    columns: list[list[Array]] = [[], [], [], []]
     for stack in stacks:
         at = replace(problem, stack=stack)
         length, memory = _judged(at, plans)
@@ -209,7 +210,7 @@ def matters(name: str, problem: Hybrid, plans: Uniform | HybridPlan | None = Non
 
 def _judged(
     problem: Hybrid, plans: Uniform | HybridPlan, held: bool = True
-) -> tuple[np.ndarray, formulas.Memory | Any]:
+) -> tuple[Array, formulas.Memory | Any]:
     """Logarithms of the step time for the problem's batch, (N,), and bytes on a device."""
     software, batch = software_of(problem), plans.batch
     memory: Any = None
@@ -228,7 +229,7 @@ def _judged(
     return np.log(length * problem.batch / batch), memory
 
 
-def features_of(problem: Hybrid, plans: Uniform | HybridPlan) -> np.ndarray:
+def features_of(problem: Hybrid, plans: Uniform | HybridPlan) -> Array:
     """(N, 10) what residuals of alike plans have in common, each scaled to its importance."""
     if isinstance(plans, HybridPlan):
         plans = uniform_of(plans)
