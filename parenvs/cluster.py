@@ -595,7 +595,7 @@ class Measured:
         return self._share((precision, which), sequence, *counts, *widths)
 
     def _share(self, key: tuple[Any, ...], *shape: Figure) -> Figure:
-        arrays = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in shape))
+        arrays = np.broadcast_arrays(*(np.asarray(x, np.float64) for x in shape))
         if key not in self._tables:
             return np.full(arrays[0].shape, np.nan)
         points, shares = self._tables[key]

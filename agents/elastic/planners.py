@@ -171,7 +171,7 @@ def teach(game: Any) -> Callable[[], Array] | None:
         played = {id(game.jobs[row]) for row in rows}
         # Foresight of a course is computed once and dropped when no episode plays it.
         seen = {key: entry for key, entry in seen.items() if key in played}
-        result = np.full(game.mask.shape, np.nan, dtype=np.float32)
+        result = np.full(game.mask.shape, np.nan, np.float32)
         for row in rows:
             job = game.jobs[row]
             if id(job) not in seen:

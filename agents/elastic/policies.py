@@ -334,8 +334,8 @@ def optimal(problem: Elastic) -> Optimal:
     chances = [transitions(library, chain, phase) for phase in range(len(chain.leave))]
     fits = np.array([problem.fits(n) for n in range(max_nodes + 1)])
     backup = Backup(problem)
-    change = np.zeros((count, EVENTS, max_nodes + 1, plans), dtype=np.int8)
-    stays, writes = np.zeros((2, count, max_nodes + 1, plans, every), dtype=bool)
+    change = np.zeros((count, EVENTS, max_nodes + 1, plans), np.int8)
+    stays, writes = np.zeros((2, count, max_nodes + 1, plans, every), bool)
     # Value iteration: V_t(nodes, plan, since) is the best expected number of samples to come.
     after = np.zeros((max_nodes + 1, plans, every))  # expected samples to come, by what is chosen
     for t in range(count - 1, -1, -1):

@@ -158,7 +158,7 @@ class SetEvaluation:
         content = read_json(path)
         try:
             problems = tuple(str(name) for name in content["problems"])
-            scores = np.array(content["scores"], dtype=np.float64)  # None becomes NaN
+            scores = np.array(content["scores"], np.float64)  # None becomes NaN
             if scores.ndim != 2 or scores.shape[1] != len(problems) or not scores.size:
                 raise ValueError(f"field 'scores' has the shape {scores.shape}")
             name, env_id = str(content["set"]), content.get("env_id")
@@ -292,7 +292,7 @@ def evaluate_set(
             policy.set_random_seed(seed)
         given = {**getattr(policy, "settings", {}), **settings}
         rows.append(play_set(policy, played, family, len(problems), greedy, **given))
-    scores = np.array(rows, dtype=np.float64)
+    scores = np.array(rows, np.float64)
     return SetEvaluation(name, problems, scores, _kinds(played, problems), env_id)
 
 

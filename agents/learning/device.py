@@ -98,7 +98,7 @@ class DeviceVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         chosen = torch.as_tensor(actions, device=self.device)
         self._state, last, *outcome = self.turn(self._state, chosen)
         rewards, ended, cut = (part.cpu().numpy() for part in outcome)
-        final = np.full(self.num_envs, None, dtype=object)
+        final = np.full(self.num_envs, None, object)
         for row in np.flatnonzero(ended | cut):
             final[row] = last[row].cpu().numpy()
         infos = {"final_obs": final, "_final_obs": ended | cut}

@@ -133,7 +133,7 @@ class Lens:
         else:
             values = observation if isinstance(self.observed, spaces.Dict) else {"": observation}
             contexts = [_flat(part, values[name]) for name, part in self._parts.items()]
-            rows = np.zeros((len(contexts[0]), self.actions, 0), dtype=np.float32)
+            rows = np.zeros((len(contexts[0]), self.actions, 0), np.float32)
             mask = values.get("action_mask", infos.get("action_mask"))
             mask = np.ones(rows.shape[:2]) if mask is None else mask
         if self.joint:
@@ -141,7 +141,7 @@ class Lens:
         return Seen(
             torch.from_numpy(rows),
             torch.from_numpy(np.concatenate(contexts, axis=-1, dtype=np.float32)),
-            torch.from_numpy(np.array(mask, dtype=np.bool_)),
+            torch.from_numpy(np.array(mask, np.bool_)),
         )
 
 
@@ -151,7 +151,7 @@ def _flat(space: spaces.Space[Any], values: Any) -> Array:
     if isinstance(space, spaces.Box):
         return batch.reshape(len(batch), -1).astype(np.float32)
     flat = [spaces.utils.flatten(space, value) for value in batch]
-    return np.asarray(flat, dtype=np.float32)
+    return np.asarray(flat, np.float32)
 
 
 def layers_to(last: nn.Linear, inputs: int, width: int) -> nn.Sequential:

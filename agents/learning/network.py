@@ -147,7 +147,7 @@ def halved(rows: Array) -> Array:
 
 def _product(rows: Array, weights: Array) -> Array:
     """Return ``rows @ weights`` in blocks for which BLAS takes one thread: more are slower."""
-    padded = np.zeros((len(rows) + -len(rows) % BLOCK, rows.shape[1]), dtype=rows.dtype)
+    padded = np.zeros((len(rows) + -len(rows) % BLOCK, rows.shape[1]), rows.dtype)
     padded[: len(rows)] = rows
     product = padded.reshape(-1, BLOCK, rows.shape[1]) @ weights
     return product.reshape(-1, weights.shape[1])[: len(rows)]
@@ -235,7 +235,7 @@ def decode(
     for copy, start in enumerate(starts[1:], 1):
         game.put(np.array([copy]), start)
     game.start(EVERY)
-    waited = np.zeros(copies, dtype=np.int64)
+    waited = np.zeros(copies, np.int64)
     while (part := np.flatnonzero(~game.over & (waited < PATIENCE))).size:
         rows = EVERY if part.size == copies else part
         seen = game.observation(rows)
@@ -277,7 +277,7 @@ def beam(policy: Rater, game: Any, problem: Any) -> Decoded:
         # Episodes that are not needed repeat the first beginning.
         rows = beginnings + beginnings[:1] * (game.count - len(beginnings))
         game.start(EVERY)
-        for actions in np.array(rows, dtype=np.int64).T:
+        for actions in np.array(rows, np.int64).T:
             game.play(EVERY, np.ascontiguousarray(actions))
 
     beginnings: list[list[int]] = [[]]

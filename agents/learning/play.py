@@ -229,7 +229,7 @@ class Envs:
                 f"{self.config.env_id}: nobody teaches; infos need 'action_values', what each "
                 "action is worth, NaN where that is not known"
             )
-        return torch.from_numpy(np.array(known, dtype=np.float32))
+        return torch.from_numpy(np.array(known, np.float32))
 
 
 def stacked(observations: Sequence[Any]) -> Any:
@@ -267,9 +267,9 @@ class Play:
         self.returns: list[float] = []
         self.best: Episode | None = None
         self.history: list[Array] = []
-        self._begin = np.zeros(count, dtype=np.int64)
+        self._begin = np.zeros(count, np.int64)
         self._totals = np.zeros(count)
-        self._episodes = np.zeros(count, dtype=np.int64)
+        self._episodes = np.zeros(count, np.int64)
         self._seen: Seen | None = None
         self._worth: Tensor | None = None
 
@@ -321,7 +321,7 @@ class Play:
 
     def state(self) -> dict[str, Any]:
         """Return all that the next turns depend on."""
-        history = np.array(self.history, dtype=np.int64).reshape(-1, self.count)
+        history = np.array(self.history, np.int64).reshape(-1, self.count)
         best = None if self.best is None else tuple(self.best)
         counts = {"turns": self.turns, "episodes": self.episodes}
         return {**counts, "best": best, "history": torch.from_numpy(history)}
@@ -424,7 +424,7 @@ class Player:
         observation, info = env.reset(seed=0)
         over = False
         while not over:
-            action, _ = self.predict(observation, np.asarray(info["action_mask"], dtype=np.bool_))
+            action, _ = self.predict(observation, np.asarray(info["action_mask"], np.bool_))
             observation, _, over, _, info = env.step(int(action))
         return env.get_wrapper_attr("plan")()
 
@@ -434,7 +434,7 @@ class Player:
         """Return the returns of the best actions, (episodes,); episode i has seed ``seed + i``."""
         env = vector_env(env_id, env_kwargs, episodes)
         observation, infos = env.reset(seed=seed)
-        totals, goes_on = np.zeros(env.num_envs), np.ones(env.num_envs, dtype=np.bool_)
+        totals, goes_on = np.zeros(env.num_envs), np.ones(env.num_envs, np.bool_)
         while goes_on.any():
             seen = self.agent.lens(observation, infos)
             actions = self.agent.best(seen).numpy() + self.agent.lens.first

@@ -137,7 +137,7 @@ class MaskablePPO(Algorithm):
         self.model.action_space = spaces.Discrete(lens.actions)
         self.model.n_envs = given.envs
         self.model.set_logger(Logger(None, []))
-        self.starts = np.ones(given.envs, dtype=np.float32)  # whether a turn is an episode's first
+        self.starts = np.ones(given.envs, np.float32)  # whether a turn is an episode's first
         self.model._setup_model()
         self.optimizer = self.model.policy.optimizer
 
@@ -222,7 +222,7 @@ class NativeVecEnv(VecEnv):
             raise ValueError("agents need a batch of the autoreset mode 'SameStep'")
         self.batch, self.scale = batch, scale
         self._returns = np.zeros(batch.num_envs)
-        self._steps = np.zeros(batch.num_envs, dtype=np.int64)
+        self._steps = np.zeros(batch.num_envs, np.int64)
         self._begin = time.time()
         super().__init__(batch.num_envs, batch.single_observation_space, batch.single_action_space)
         self.metadata = {k: v for k, v in batch.metadata.items() if k != "autoreset_mode"}

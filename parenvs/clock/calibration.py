@@ -40,13 +40,13 @@ def fitted(
     Raises:
         ClusterError: the seconds do not grow with the bytes, so that there is no bandwidth.
     """
-    measured = np.asarray(seconds, dtype=np.float64)
+    measured = np.asarray(seconds, np.float64)
     if not (measured > 0).all():
         raise ClusterError("calibration: a measured time is zero; measure larger sizes")
     # In units of the largest size all columns of the system are near 1.
     unit = max(map(float, moved))
     several = len(set(steps)) > 1  # else steps and once are not to be told apart
-    columns = [np.asarray(moved) / unit, np.asarray(steps, dtype=np.float64)]
+    columns = [np.asarray(moved) / unit, np.asarray(steps, np.float64)]
     columns += [np.ones_like(measured)] if several else []
     # Rows divided by their seconds: relative errors, so small sizes count as well.
     terms = np.stack(columns, axis=1) / measured[:, None]

@@ -57,7 +57,7 @@ def change_error(actual: Array, expected: Array, start: Array) -> float:
         return math.inf
     if not np.issubdtype(expected.dtype, np.inexact) and expected.dtype.kind in "iub":
         return 0.0 if np.array_equal(actual, expected) else math.inf
-    actual, expected, start = (np.asarray(x, dtype=np.float64) for x in (actual, expected, start))
+    actual, expected, start = (np.asarray(x, np.float64) for x in (actual, expected, start))
     if not (np.isfinite(actual).all() and np.isfinite(expected).all()):
         return math.inf
     # An array that hardly changes is compared by a millionth of its own length, not by zero.

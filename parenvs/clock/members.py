@@ -241,7 +241,7 @@ class Timing(NamedTuple):
             samples: (repeats,) seconds, or (processes, repeats) of processes that ran together,
                 of which the last to end counts.
         """
-        runs = np.asarray(samples, dtype=np.float64)
+        runs = np.asarray(samples, np.float64)
         # Processes that run together have ended when the last one has.
         runs = runs.max(axis=0) if runs.ndim == 2 else runs
         low, middle, high = np.quantile(runs, (0.25, 0.5, 0.75)).tolist()
@@ -408,10 +408,10 @@ class Layers:
         forward, backward = zip(*timings, strict=True)
         profile = TASKS[DEFAULT].profile(
             name=name,
-            names=np.array(names, dtype=object),
+            names=np.array(names, object),
             forward=np.array([x.seconds for x in forward]),
             backward=np.array([x.seconds for x in backward]),
-            **{key: np.array(column, dtype=np.float64) for key, column in columns.items()},
+            **{key: np.array(column, np.float64) for key, column in columns.items()},
         )
         return cls(profile, forward, backward, whole, samples)
 

@@ -118,7 +118,7 @@ class GameEnv(gym.Env[dict[str, Any], np.int64]):
     def action_masks(self) -> Array:
         """Return the legal actions, (a,) bool; all are true once the episode is over."""
         if self.game.over[0]:
-            return np.ones(self._actions, dtype=np.bool_)
+            return np.ones(self._actions, np.bool_)
         return owned(self.game.legal)[0]
 
     def plan(self) -> Plan:
@@ -293,8 +293,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], Array, Array]):
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         # Copying an array that is the same in every step is faster than making it.
-        self._all = np.ones(num_envs, dtype=np.bool_)
-        self._none = np.zeros(num_envs, dtype=np.bool_)
+        self._all = np.ones(num_envs, np.bool_)
+        self._none = np.zeros(num_envs, np.bool_)
         self._streams = [Stream(row, num_envs) for row in range(num_envs)]
 
     @property  # type: ignore[misc]
@@ -482,7 +482,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], Array, Array]):
 
     def _name(self, infos: dict[str, Any], rows: Array) -> None:
         if "instance" not in infos:
-            infos["instance"] = np.full(self.num_envs, None, dtype=object)
+            infos["instance"] = np.full(self.num_envs, None, object)
             infos["_instance"] = self._none.copy()
         infos["instance"][rows] = self.game.instances(rows)
         infos["_instance"][rows] = True
@@ -499,7 +499,7 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], Array, Array]):
         return infos
 
     def _final_infos(self, rows: Array, over: Array) -> dict[str, Any]:
-        final = np.full(self.num_envs, None, dtype=object)
+        final = np.full(self.num_envs, None, object)
         batched = self._observation(rows)
         for index, row in enumerate(rows.tolist()):
             final[row] = {key: value[index] for key, value in batched.items()}
@@ -546,7 +546,7 @@ def _keep_blocks(space: gym.spaces.Dict, count: int) -> None:
     page faults, which take longer than filling it. The block allocated here is never written.
     """
     largest = max(np.zeros(part.shape or (), part.dtype).nbytes for part in space.values())
-    np.empty(min(max(4 * count * largest, 1 << 21), 30 << 20), dtype=np.uint8)
+    np.empty(min(max(4 * count * largest, 1 << 21), 30 << 20), np.uint8)
 
 
 Rows = dict[str, Array]
@@ -629,7 +629,7 @@ class ParallelVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         """Take a step in each environment by the actions of its agents, (n,)."""
         count, rows = self.num_envs, []
         paid, terminated, truncated = np.zeros(count), np.zeros(count, bool), np.zeros(count, bool)
-        final = np.full(count, None, dtype=object)
+        final = np.full(count, None, object)
         for number, env in enumerate(self.envs):
             places = [number * len(self.names) + index for index in range(len(self.names))]
             chosen = {

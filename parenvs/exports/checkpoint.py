@@ -389,7 +389,7 @@ class Checkpoint:
             whole numbers of the width of the tensor's type.
         """
         item_bytes = ITEM[self.head.tensors[name].kinds[kind]]
-        result = np.zeros(sizes(box), dtype=f"i{item_bytes}")
+        result = np.zeros(sizes(box), f"i{item_bytes}")
         filled = 0
         for stored, copies in self._files_of[name, kind].items():
             overlap = common(stored, box)
@@ -545,7 +545,7 @@ def reshard(
         boxes = rank_boxes(exported, files, files.places(), tensors, graph)
         # All is checked before the first byte is written.
         source.verify()
-        read, parts = np.zeros((len(source.parts), len(files)), dtype=np.int64), []
+        read, parts = np.zeros((len(source.parts), len(files)), np.int64), []
         with replacing_folder(target) as folder:
             for number, place in enumerate(files.places()):
                 source.read.clear()

@@ -440,11 +440,11 @@ def move(
         if dist.get_rank():
             return None
         cells, (before, after) = cells_of(plans, files, tensors, graph)
-        has = np.zeros((len(all_holdings), len(cells)), dtype=bool)
+        has = np.zeros((len(all_holdings), len(cells)), bool)
         for process, x in enumerate(all_holdings):
             if x is not None:
                 has[process] = before[x.rank]
-        size = np.array([elements(x.box) * tensors[x.name].bytes for x in cells], dtype=float)
+        size = np.array([elements(x.box) * tensors[x.name].bytes for x in cells], float)
         if len(all_holdings) % devices:
             raise ParenvsError(f"{len(all_holdings)} processes are no whole hosts of {devices}")
         try:
@@ -493,7 +493,7 @@ def cells_of(
             cells.append(Cell(name, box))
             for column, ranks in zip(columns, by_rank, strict=True):
                 column.append([name in x and common(x[name], box) == box for x in ranks])
-    return cells, [np.array(column, dtype=bool).T for column in columns]
+    return cells, [np.array(column, bool).T for column in columns]
 
 
 def _exchange(
@@ -505,7 +505,7 @@ def _exchange(
 ) -> tuple[dict[tuple[str, str], torch.Tensor], Array]:
     """Send and receive, tensor by tensor, and put together what this process wants."""
     own_rank = dist.get_rank()
-    sent = np.zeros(dist.get_world_size(), dtype=np.int64)
+    sent = np.zeros(dist.get_world_size(), np.int64)
     device = torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
     result = {
         (name, kind): torch.empty(sizes(box), dtype=getattr(torch, numbers), device=device)

@@ -155,7 +155,7 @@ class Stream:
         the methods of ``Generator`` do not promise.
         """
         if self._order is None or self._order[0] != epoch:
-            key = np.array([self.seed, epoch], dtype="uint64")
+            key = np.array([self.seed, epoch], "uint64")
             raw = np.random.Philox(key=key).random_raw(self.length)
             self._order = epoch, np.argsort(raw, kind="stable")
         return self._order[1]

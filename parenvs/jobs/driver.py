@@ -404,7 +404,7 @@ class Driver:
             replies = self.fleet.ask(nodes, "move", (*new, inside, len(takers)))
             process_of = {rank: k for k, (rank, _) in enumerate(replies) if rank is not None}
             order = [process_of[rank] for rank in range(degrees.ranks)]
-            sent = np.array([x for _, x in replies], dtype=np.int64)
+            sent = np.array([x for _, x in replies], np.int64)
             between = sent.reshape(len(nodes), inside, len(nodes), inside).sum(axis=(1, 3))
             # Bytes that stay on a node cross no network.
             np.fill_diagonal(between, 0)

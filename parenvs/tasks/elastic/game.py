@@ -87,7 +87,7 @@ class Outlook:
         missing = MAX_NODES + 1 - library.borders.shape[1]
         borders = np.pad(library.borders, ((0, 0), (0, missing)), "edge")
         self.borders = _padded(borders, MAX_PLANS, MAX_NODES + 1)
-        self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), dtype=np.bool_)
+        self.fits = np.zeros((MAX_NODES + 1, MAX_PLANS), np.bool_)
         self.fits[:, :count] = library.needed <= np.arange(MAX_NODES + 1)[:, None]
         change = np.stack([taken / seconds, egress / library.state.bytes], axis=-1)
         self.change = _padded(change, EVENTS, MAX_PLANS, MAX_PLANS, 2).astype(np.float32)
@@ -118,7 +118,7 @@ class Outlook:
         That a node in use leaves; that one does, and no spare is ready or a part of the state is
         lost; that a part of the state is lost.
         """
-        result = np.zeros((len(RATES), MAX_PLANS, 3), dtype=np.float32)
+        result = np.zeros((len(RATES), MAX_PLANS, 3), np.float32)
         for row, leave in enumerate(RATES.tolist()):
             chances = event_chances(self.library, leave)
             hit, ready = chances[1:].sum(axis=0), chances[READY + 1 : GONE].sum(axis=0)
@@ -139,7 +139,7 @@ class Outlook:
         best = np.zeros((EVENTS, count, MAX_NODES + 1))
         for nodes in range(MAX_NODES + 1):
             best[:, :, nodes] = (net * self.fits[nodes, :count]).max(axis=2)
-        result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), dtype=np.float32)
+        result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), np.float32)
         nodes_now, plans = np.arange(MAX_NODES + 1), np.arange(count)
         # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
         safe = library.used - library.used // library.replicas
@@ -159,7 +159,7 @@ outlook = lru_cache(maxsize=16)(Outlook)
 
 
 def _padded(array: Array, *shape: int) -> Array:
-    result = np.zeros(shape, dtype=array.dtype)
+    result = np.zeros(shape, array.dtype)
     result[tuple(slice(length) for length in array.shape)] = array
     return result
 
@@ -365,19 +365,19 @@ class ElasticChoice(games.RowGame):
         self.jobs: list[Job] = [None] * count  # type: ignore[list-item]
         self.outlooks: list[Outlook] = []
         # Of each episode: number of its library in ``outlooks``, intervals in all and so far.
-        self.library_number, self.length, self.interval = np.zeros((3, count), dtype=np.int64)
+        self.library_number, self.length, self.interval = np.zeros((3, count), np.int64)
         # The state of the decision process, see ``Moment``.
-        self.plans, self.event, self.since = np.zeros((3, count), dtype=np.int64)
+        self.plans, self.event, self.since = np.zeros((3, count), np.int64)
         # Intervals since the last event; nodes in use that were lost before this interval.
-        self.quiet, self.hits = np.zeros((2, count), dtype=np.int64)
+        self.quiet, self.hits = np.zeros((2, count), np.int64)
         # Nodes that left, that joined, that are there.
-        self._node_counts = np.zeros((3, count), dtype=np.int64)
+        self._node_counts = np.zeros((3, count), np.int64)
         self.total, self.span = np.zeros((2, count))  # samples; seconds of the course
         self._means = np.zeros((len(MEMORIES), 3, count))  # of ``_node_counts``, by memory
-        self._lost = np.zeros((count, 0, 1), dtype=np.int8)
-        self._counts = np.zeros((3, count, 0), dtype=np.int16)  # nodes that left, joined, are there
+        self._lost = np.zeros((count, 0, 1), np.int8)
+        self._counts = np.zeros((3, count, 0), np.int16)  # nodes that left, joined, are there
         self._to_come = np.zeros((count, 0))
-        self.chosen = np.zeros((count, 0), dtype=np.int8)
+        self.chosen = np.zeros((count, 0), np.int8)
         self._grow(INTERVALS, 1)
 
     def _grow(self, intervals: int, nodes: int) -> None:
@@ -416,7 +416,7 @@ class ElasticChoice(games.RowGame):
         if new in self.outlooks:
             return self.outlooks.index(new)
         # Outlooks that only these rows had are removed.
-        others = np.ones(self.count, dtype=np.bool_)
+        others = np.ones(self.count, np.bool_)
         others[rows] = False
         # Action features are laid out once per library; most batches have one or two.
         used = np.unique(self.library_number[others]) if self.outlooks else self.library_number[:0]
@@ -445,7 +445,7 @@ class ElasticChoice(games.RowGame):
         # A column more for checkpoints, which ``look`` allows.
         self._fits = np.pad(fits.reshape(-1, MAX_PLANS), ((0, 0), (0, 1)))
         self._speed = plan_features[:, :, 5].ravel()
-        base = np.zeros((*fits.shape[:2], ACTIONS, len(self.shown)), dtype=np.float32)
+        base = np.zeros((*fits.shape[:2], ACTIONS, len(self.shown)), np.float32)
         base[:, :, :MAX_PLANS, -8:-2] = plan_features[:, None]
         if self.looks:
             base[:, :, :MAX_PLANS, 6:12] = stacked("look_ahead")
@@ -555,7 +555,7 @@ class ElasticChoice(games.RowGame):
             np.minimum(SCALE * self._departure_rate(part), 1.0),
             10.0 / length,
         )
-        self.context[part] = np.array(columns, dtype=np.float32).T
+        self.context[part] = np.array(columns, np.float32).T
 
     def move(self, rows: Array, actions: Array, part: games.Rows) -> None:
         old, event, since = self.plans[part], self.event[part], self.since[part]

@@ -101,12 +101,12 @@ class Library:
     def used(self) -> Array:
         """(K,) nodes that train."""
         nodes = [plan.degrees.hosts(self.devices) for plan in self.candidates]
-        return np.array([0, *nodes], dtype=np.int64)
+        return np.array([0, *nodes], np.int64)
 
     @cached_property
     def spares(self) -> Array:
         """(K,) nodes that are kept as spares."""
-        return np.array([0, *(plan.spares for plan in self.candidates)], dtype=np.int64)
+        return np.array([0, *(plan.spares for plan in self.candidates)], np.int64)
 
     @cached_property
     def sizes(self) -> list[tuple[int, int, int]]:
@@ -122,7 +122,7 @@ class Library:
     def replicas(self) -> Array:
         """(K,) nodes that hold the same part of the state."""
         plans = [replica_nodes(plan.degrees, self.devices) or 1 for plan in self.candidates]
-        replicas = np.array([1, *plans], dtype=np.int64)
+        replicas = np.array([1, *plans], np.int64)
         # Replicas decide which losses are losses of state, so a recovery is a change of them.
         if self.recovery == "checkpoint":  # every loss is one of the state
             replicas[:] = 1
@@ -321,7 +321,7 @@ def happened(lost: Array, used: Array, needed: Array, borders: Array) -> Array:
 def binomial(count: int, chance: float) -> Array:
     """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
     numbers = np.arange(count + 1)
-    ways = np.array([comb(count, i) for i in range(count + 1)], dtype=float)
+    ways = np.array([comb(count, i) for i in range(count + 1)], float)
     return np.asarray(ways * chance**numbers * (1.0 - chance) ** numbers[::-1])
 
 

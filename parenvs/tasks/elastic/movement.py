@@ -203,7 +203,7 @@ class Layout(NamedTuple):
         split = layers[:, None, :, None] & parts[None, :, None, :]
         whole = np.broadcast_to(layers[:, None], (len(layers), tensor, layers.shape[1]))
         shards = np.concatenate([split.reshape(*split.shape[:2], -1), whole], axis=2)
-        held = np.zeros((hosts * devices, shards.shape[2]), dtype=bool)
+        held = np.zeros((hosts * devices, shards.shape[2]), bool)
         # Ranks count stages, in them replicas, in these shards.
         ranks = np.repeat(shards, degrees.data, axis=0)
         held[: degrees.ranks] = ranks.reshape(degrees.ranks, -1)
@@ -217,7 +217,7 @@ class Layout(NamedTuple):
             hosts: number of hosts, of which the plan takes the first.
             lost: hosts that have left, in whose place new ones hold nothing.
         """
-        result = np.zeros((hosts, self.devices, self.held.shape[1]), dtype=bool)
+        result = np.zeros((hosts, self.devices, self.held.shape[1]), bool)
         result[: self.hosts] = self.held.reshape(self.hosts, self.devices, -1)
         result[list(lost)] = False
         return result
@@ -543,7 +543,7 @@ class Costs:
 @lru_cache(maxsize=4096)
 def _interpolated(points: tuple[tuple[float, float], ...], position: float) -> float:
     """Return a measured figure at a position, interpolated; constant beyond the ends."""
-    return float(np.interp(position, *np.array(points, dtype=float).T))
+    return float(np.interp(position, *np.array(points, float).T))
 
 
 class Shards:

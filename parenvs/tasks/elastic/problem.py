@@ -79,7 +79,7 @@ class Course(NamedTuple):
         """
         leaves = gone[..., None] >> np.arange(nodes, dtype=np.uint64) & np.uint64(1)
         # Running counts by age, so that the losses of any plan are a look-up.
-        lost = np.zeros((*gone.shape, nodes + 1), dtype=np.int8)
+        lost = np.zeros((*gone.shape, nodes + 1), np.int8)
         leaves.cumsum(axis=-1, dtype=np.int8, out=lost[..., 1:])
         left, come = lost[..., -1].astype(np.int16), joined.astype(np.int16)
         come[..., 0] = start
@@ -335,7 +335,7 @@ class Elastic:
             lost: (N+1,) of the course.
         """
         library = self.library
-        result = np.zeros(len(library), dtype=np.int64)
+        result = np.zeros(len(library), np.int64)
         if lost[-1]:
             fits = np.flatnonzero(library.needed < len(lost))
             columns = (library.used, library.needed, library.borders)
@@ -550,7 +550,7 @@ def follow(problem: Elastic, course: Course, policy: Policy) -> Run:
 
 def replay(problem: Elastic, course: Course, plans: Any, policy: str = "") -> Run:
     """Return what given plans earn in the first intervals of a course; arguments as of ``Run``."""
-    plans = np.asarray(plans, dtype=np.int64)
+    plans = np.asarray(plans, np.int64)
     chosen = iter(plans.tolist())
     return _run(problem, course, len(plans), lambda *_: next(chosen), policy)
 
@@ -573,7 +573,7 @@ def _legal_choices(problem: Elastic, plan: ElasticPlan, course: Course) -> tuple
 
 def _run(problem: Elastic, course: Course, count: int, choose: Any, name: str) -> Run:
     seconds, _ = problem.library.tables
-    plans, events, saved = np.zeros((3, count), dtype=np.int64)
+    plans, events, saved = np.zeros((3, count), np.int64)
     samples, spent = np.zeros((2, count))
     moment = Moment(0, int(course.nodes[0]))
     for t in range(count):

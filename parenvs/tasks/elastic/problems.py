@@ -101,7 +101,7 @@ class Trace(Source):
                 nodes have no names.
         """
         count = self.intervals(seconds)
-        joined, bits = np.zeros(count, dtype=np.int16), np.zeros(count, dtype=np.uint64)
+        joined, bits = np.zeros(count, np.int16), np.zeros(count, np.uint64)
         alive: list[str] = []  # by age
         anonymous = 0
         # An event counts from the next interval on, so a node finishes the one it leaves in.
@@ -278,12 +278,12 @@ class Markov(Source):
     def course(self, seconds: float, uniform: Array | None = None) -> Course:
         assert uniform is not None
         count = len(uniform)
-        nodes, joined, left = np.zeros((3, count), dtype=np.int16)
-        lost = np.zeros((count, self.nodes + 1), dtype=np.int8)
+        nodes, joined, left = np.zeros((3, count), np.int16)
+        lost = np.zeros((count, self.nodes + 1), np.int8)
         nodes[0] = joined[0] = self.start
         phase = self.phase_of(np.arange(count))
         # In single precision, as the drawn numbers are: what they decide is the same everywhere.
-        leave, join = (np.array(x, dtype=np.float32)[phase] for x in (self.leave, self.join))
+        leave, join = (np.array(x, np.float32)[phase] for x in (self.leave, self.join))
         bulk = uniform[:, 0] < np.float32(self.bulk)
         leave = np.where(bulk, np.float32(self.severity), leave)
         for t in range(1, count):
@@ -583,8 +583,8 @@ def draw_course(
         chain = draw_markov(rng, family, nodes)
         return chain.course(SECONDS, chain.draw(rng, SECONDS, intervals))
     start, leave, join, blocks = REGIMES[family](rng, nodes, intervals)
-    present, gone = start, np.zeros(intervals, dtype=np.uint64)
-    joined = np.zeros(intervals, dtype=np.int16)
+    present, gone = start, np.zeros(intervals, np.uint64)
+    joined = np.zeros(intervals, np.int16)
     for t in range(1, intervals):
         leaves = rng.random(present) < leave[t]
         if blocks[t] > 0 and present:

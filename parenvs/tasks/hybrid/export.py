@@ -226,7 +226,7 @@ def _model_classes(
     if written is graph:
         return splitting.classes, split
     classes = dimension_classes(graph)
-    chosen = np.zeros(len(classes), dtype=bool)
+    chosen = np.zeros(len(classes), bool)
     whole = dict(zip(graph.paths, graph.parameter_tensor.tolist(), strict=True))
     for path, part in zip(written.paths, written.parameter_tensor.tolist(), strict=True):
         start, end = written.dim_offset[part : part + 2].tolist()
@@ -358,7 +358,7 @@ def _of_step(graph: Graph, cuts: tuple[int, ...]) -> tuple[Graph, tuple[int, ...
         written = forward_part(unrolled(part))
         pivots = written.pivots()
         borders = borders_of(written, pivots, chain_bytes(written, pivots))
-        chains.append((borders.names, np.array([0, *borders.bounds, len(pivots)], dtype=float)))
+        chains.append((borders.names, np.array([0, *borders.bounds, len(pivots)], float)))
     (names, old), (other_names, new) = chains
     if len(names) != len(other_names):
         return graph, cuts, ("its training step has other layers: twice the forward pass is taken",)
@@ -376,9 +376,9 @@ def _stages(
     bounds = [0, *np.searchsorted(program.borders.bounds, cuts), len(model)]
     layers = np.diff(model.kinds_before[bounds], axis=0).T
     scale = model.work.element_bytes * program.graph.batch_size
-    crossing = program.counted.cut[np.array(cuts, dtype=int) - 1] / scale
+    crossing = program.counted.cut[np.array(cuts, int) - 1] / scale
     ahead, behind = np.append(crossing, 0.0)[:, None], np.insert(crossing, 0, 0.0)[:, None]
-    ones, is_split = np.ones(count, dtype=int), strategy.split is not None
+    ones, is_split = np.ones(count, int), strategy.split is not None
     nothing = np.zeros_like(layers)
     figures: dict[str, Any] = formulas.of_chunks(layers[:, :, None], ahead, behind)
     return formulas.Stages(

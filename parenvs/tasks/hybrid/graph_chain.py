@@ -161,7 +161,7 @@ class GraphLayer(Layer):
         ``figures`` makes (count, U) figures of tp, sequence parallelism and (U,) parts of the
         graph's batch.
         """
-        samples = np.asarray(split.samples, dtype=float) / self.work.program.graph.batch_size
+        samples = np.asarray(split.samples, float) / self.work.program.graph.batch_size
         tp, part, shared = np.broadcast_arrays(split.tp, samples, split.sequence_parallel)
         result = np.empty((count, *tp.shape))
         for rank, is_shared in product(np.unique(tp).tolist(), (False, True)):

@@ -142,7 +142,7 @@ class Program:
     def is_gradient(self) -> Array:
         """(T,) bool: gradients of weights, which the update reads or the step returns."""
         flow, graph = self.flow, self.graph
-        gradients = np.zeros(len(flow.before), dtype=bool)
+        gradients = np.zeros(len(flow.before), bool)
         phase, size = graph.phase.tolist(), self.elements.tolist()
         updates = np.flatnonzero(graph.phase == UPDATE).tolist()
         waiting = [*{t for i in updates for t in flow.operands[i]}, *graph.outputs.tolist()]
@@ -248,7 +248,7 @@ class Program:
         """(T,) bool: constants and what is made of constants alone, which compilers fold in."""
         graph = self.graph
         made = np.repeat(graph.free, np.diff(graph.result_offset))
-        free = np.zeros(len(graph.element_type), dtype=bool)
+        free = np.zeros(len(graph.element_type), bool)
         free[graph.results[made]] = True
         return free
 

@@ -731,7 +731,7 @@ class Work:
 
 def _rows_of(products: list[tuple[Any, ...]], others: list[tuple[Any, ...]], sums: Sums) -> Rows:
     """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
-    wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, dtype=int), np.zeros(0, dtype=bool)
+    wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, int), np.zeros(0, bool)
     no_products = [wide, wide > 0, number, flag, number, number]
     no_others = [number, flag, wide, number, flag, number]
     columns: list[Array] = []

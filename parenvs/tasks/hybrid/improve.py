@@ -274,10 +274,10 @@ class HybridImprovement(games.RowGame):
         # Problems that are played are in rows of a table; rows that nobody plays are free.
         self.table, self._row_of = Table(count), dict[Start | None, int]()
         self._at_row = dict[int, Start]()
-        self.at, self.turn, self.on, self.passes = np.zeros((4, count), dtype=np.int64)
+        self.at, self.turn, self.on, self.passes = np.zeros((4, count), np.int64)
         self._users = np.bincount(self.at, minlength=count)
         shapes = ((WHOLE,), (MAX_STAGES, OF_STAGE), (1,), (1,))  # ends and servers grow
-        empty = [np.zeros((count, *shape), dtype=np.int64) for shape in shapes]
+        empty = [np.zeros((count, *shape), np.int64) for shape in shapes]
         self.plans, self.best = (Plans(self.at, *map(np.copy, empty)) for _ in range(2))
         self.moves = np.full((count, KEPT), -1)
         self.length, self.fullness, self._left = np.zeros((3, count))

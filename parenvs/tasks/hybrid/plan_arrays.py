@@ -91,9 +91,9 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan]) -> Plans | None:
     ):
         return None
     count, servers = len(plans), problem.cluster.servers
-    numbers = np.zeros((count, col.WHOLE), dtype=np.int64)
-    stages = np.zeros((count, col.MAX_STAGES, col.OF_STAGE), dtype=np.int64)
-    ends = np.zeros((count, len(problem.model) + 2), dtype=np.int64)
+    numbers = np.zeros((count, col.WHOLE), np.int64)
+    stages = np.zeros((count, col.MAX_STAGES, col.OF_STAGE), np.int64)
+    ends = np.zeros((count, len(problem.model) + 2), np.int64)
     order = np.repeat(np.arange(servers)[None], count, axis=0)
     for k, plan in enumerate(plans):
         size, first = len(plan.stages), plan.stages[0]
@@ -108,7 +108,7 @@ def plans_of(problem: Hybrid, plans: Sequence[HybridPlan]) -> Plans | None:
         ends[k, : size * plan.chunks] = bounds[:, :, 1].T.ravel()
         if plan.servers:
             order[k] = plan.servers
-    return Plans(np.zeros(count, dtype=np.int64), numbers, stages, ends, order)
+    return Plans(np.zeros(count, np.int64), numbers, stages, ends, order)
 
 
 def plan_of(problem: Hybrid, plans: Plans, k: int) -> HybridPlan:
@@ -225,7 +225,7 @@ def _known(problem: Hybrid, sizes: Sequence[int]) -> Array:
         "differs": bool(cluster.speeds),
         "interleaves": ORDERS[1] in problem.stack.schedules,
     }
-    return np.array(tuple(known[name] for name in KNOWN.names or ()), dtype=KNOWN)
+    return np.array(tuple(known[name] for name in KNOWN.names or ()), KNOWN)
 
 
 Judged = namedtuple("Judged", ("length", "fullness", "busy", "held"))
@@ -250,7 +250,7 @@ class Table:
     """
 
     def __init__(self, count: int) -> None:
-        places = np.full((count, len(_AXES), 1), -1, dtype=np.int16)
+        places = np.full((count, len(_AXES), 1), -1, np.int16)
         self.arrays = Problems(
             np.zeros(count, KNOWN), np.zeros((count, 1, 1)), np.zeros((count, 1)),
             np.ones((count, 1)), places, np.zeros((count, 1, 3, FIGURES)),
@@ -319,14 +319,14 @@ def neighbors(
     plans, count = plans.wide(*table.sizes), len(plans.rows)
     plan = np.repeat(np.arange(count), len(CATALOG))
     others, move = plans.take(plan), plan.copy()
-    order = np.zeros(col.MAX_STAGES, dtype=np.int64)
+    order = np.zeros(col.MAX_STAGES, np.int64)
     size = neighbors_all(
         table.arrays, plans.rows, plans.arrays, busy, MOVES, order, others.arrays, plan, move
     )
     good = np.arange(size)
     if limits is not None:
         good = good[_keeps(limits, others.take(good))]
-    fits = np.zeros(len(good), dtype=bool)
+    fits = np.zeros(len(good), bool)
     for axis, room in enumerate(SLOTS.values()):
         mine = np.flatnonzero(MOVES.axis[move[good]] == axis)
         of_plan = plan[good[mine]]
@@ -351,7 +351,7 @@ def _keeps(limits: Constraints, plans: Plans) -> Array:
         (limits.tp, tp), (limits.dp, dp), (limits.stage_devices, devices),
         (limits.micro_batch, micro_batch),
     )  # fmt: skip
-    good = np.ones(len(count), dtype=bool)
+    good = np.ones(len(count), bool)
     for pinned, values in of_plan:
         if pinned is not None:
             good &= values == int(pinned)

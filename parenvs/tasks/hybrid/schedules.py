@@ -73,7 +73,7 @@ def piece_of(schedule: str, stages: int, chunks: int) -> Array:
     """(S, v) which piece of the layers each chunk of each stage holds."""
     if schedule not in SPLIT:
         return np.arange(stages * chunks).reshape(chunks, stages).T
-    pieces = np.zeros((stages, chunks), dtype=np.int64)
+    pieces = np.zeros((stages, chunks), np.int64)
     for chain in chains(schedule, stages, chunks):
         for number, place in enumerate(chain):
             pieces[place] = number
@@ -258,7 +258,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
     size, stage_of = len(members_of), np.array(of_stage)
     first, end = (np.searchsorted(stage_of, np.arange(stages), side=x) for x in ("left", "right"))
     ahead, over = np.full((2, size, 3), -1)
-    counts = np.zeros((size, 3 * chunks), dtype=np.int64)
+    counts = np.zeros((size, 3 * chunks), np.int64)
     ahead[:, 0] = np.arange(-1, size - 1)  # of the same stage, in order
     ahead[first, 0] = -1
     for number, (stage, members) in enumerate(zip(of_stage, members_of, strict=True)):
@@ -270,7 +270,7 @@ def _waves(schedule: str, stages: int, rounds: int) -> _Waves:
                 front = near if kind == FORWARD else (stage, chunk)
                 over[number, 1 + kind] = front[0] * chunks + front[1]
     # Operations of one depth run as one array: that of the deepest one in front and one more.
-    depth, before = np.zeros(size, dtype=np.int64), np.full(size, -1)
+    depth, before = np.zeros(size, np.int64), np.full(size, -1)
     while (depth != before).any():
         before = depth
         depth = np.where(ahead >= 0, depth[ahead] + 1, 0).max(axis=1)
@@ -467,7 +467,7 @@ def _play(
     behind, ahead, link_of = neighbors
     seconds, there = duration.ravel(), ready.ravel()
     begins, ends = start.ravel(), end.ravel()
-    done = np.zeros(stages, dtype=np.int64)  # operations that have ended
+    done = np.zeros(stages, np.int64)  # operations that have ended
     free_at, link_free = np.zeros(stages), np.zeros(stages)
     ending = np.full(stages, np.inf)  # of the operation that runs
     asked = np.arange(stages + width + 1)  # stages whose next operation may begin, the first ``n``

@@ -676,7 +676,7 @@ def near_best(
     one run to the next; of them only the best is listed.
     """
     goal, plans = objective or Objective(), space.plans
-    values = np.asarray(goal.values(space.problem, space.length, plans.devices), dtype=float)
+    values = np.asarray(goal.values(space.problem, space.length, plans.devices), float)
     values = np.where(space.fits, values, np.inf)
     order = np.argsort(values, kind="stable")
     order = order[np.isfinite(values[order])]

@@ -155,7 +155,7 @@ def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
             layers = layers[..., None] * np.ones(plans.size)
             pieces = Chunks(layers, layers * full, layers * selective, passed)
     dealt = {name: np.stack([x[name] for x in figures], axis=-1)[..., which] for name in figures[0]}
-    ones = np.ones((count, 1), dtype=np.int64)
+    ones = np.ones((count, 1), np.int64)
     samples = plans.micro_batch * plans.dp
     alike = ("chunks", "context", "sequence_parallel", "expert", "blocking", "gradient_bytes",
              "gradient_overlap")  # fmt: skip

@@ -59,7 +59,7 @@ def batch_classes(classes: DimensionClasses, graph: Graph) -> np.ndarray:
     Raises:
         InfeasibleError: there are none, or they cannot be split.
     """
-    chosen = np.zeros(len(classes), dtype=bool)
+    chosen = np.zeros(len(classes), bool)
     for _, tensor in _inputs(graph, Role.BATCH):
         dimension = samples_at(graph, tensor)
         if dimension is not None:
@@ -109,9 +109,9 @@ def _mixture(classes: DimensionClasses, batch: np.ndarray) -> str:
     graph, flow, factors = classes.graph, Flow(classes.graph), classes.factors
     of_batch = batch[classes.factor_class] & factors.partial
     sums = set(factors.instruction[of_batch & ("norms" not in graph.traits)].tolist())
-    has_samples = np.zeros(len(graph.element_type), dtype=bool)
+    has_samples = np.zeros(len(graph.element_type), bool)
     has_samples[owner_of(graph)[batch[classes.label] & (graph.dims > 1)]] = True
-    summed = np.zeros(len(has_samples), dtype=bool)
+    summed = np.zeros(len(has_samples), bool)
     for index in np.flatnonzero((graph.phase == Phase.FORWARD) & ~graph.free).tolist():
         results = flow.results[index]
         if index not in sums and summed[flow.operands[index]].any() and has_samples[results].any():

@@ -94,7 +94,7 @@ CATALOG: tuple[Move, ...] = (
 
 def _features() -> np.ndarray:
     """(moves, 3 + kinds) features of moves whatever the plan: how much, towards, rank, kind."""
-    features = np.zeros((len(CATALOG), 3 + len(KINDS)), dtype=np.float32)
+    features = np.zeros((len(CATALOG), 3 + len(KINDS)), np.float32)
     for line, move in zip(features, CATALOG, strict=True):
         # Values are at most the stages of a plan here: of many layers the feature is 1.
         value = np.clip(move.value, -64, 64)

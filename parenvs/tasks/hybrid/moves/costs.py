@@ -33,7 +33,7 @@ Attributes:
 
 def work_for(problems: Problems) -> Work:
     """Return memory for one plan of some problems."""
-    stages = np.zeros((col.MAX_STAGES, 5), dtype=np.int64)
+    stages = np.zeros((col.MAX_STAGES, 5), np.int64)
     counts = np.zeros((4, problems.kinds_before.shape[2]))
     return Work(stages, counts, np.zeros(problems.figures.shape[2:]))
 

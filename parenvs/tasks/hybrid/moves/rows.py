@@ -47,10 +47,10 @@ Attributes:
 
 def memory_for(problems: Problems, plans: Plan) -> tuple[Any, ...]:
     """Return the memory in ``Actions``, for some problems and plans as wide as ``plans``."""
-    plan = Plan(*(np.zeros(values.shape[1:], dtype=np.int64) for values in plans))
-    order, filled = np.zeros(col.MAX_STAGES, dtype=np.int64), np.zeros(len(AXES), dtype=np.int64)
+    plan = Plan(*(np.zeros(values.shape[1:], np.int64) for values in plans))
+    order, filled = np.zeros(col.MAX_STAGES, np.int64), np.zeros(len(AXES), np.int64)
     stages, figures = np.zeros((2, col.MAX_STAGES)), np.zeros((3, KEPT))
-    which = np.zeros((3, KEPT), dtype=np.int64)
+    which = np.zeros((3, KEPT), np.int64)
     return plan, work_for(problems), order, filled, stages, figures, which
 
 

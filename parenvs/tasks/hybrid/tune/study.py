@@ -549,9 +549,9 @@ class Study:
                 if not is_here or not set(names) <= set(line["stacks"]):
                     others += 1
                 elif line["problem"] != own or self.journal is None:  # else the journal tells
-                    table = np.array([line["stacks"][name] for name in names], dtype=float)
+                    table = np.array([line["stacks"][name] for name in names], float)
                     columns = [table[:, :1], table[:, None, 3:], table[:, 1:2], table[:, 2:3]]
-                    features = np.array([line["features"]], dtype=float)
+                    features = np.array([line["features"]], float)
                     prior = Priced._make([*columns, features, float(place[1])])
                     plan = json.dumps([line["problem"], line["key"]])
                     found[plan] = prior, Result(**line["result"])
