@@ -49,8 +49,30 @@ def calibrated(
     groups = calibration.groups_of(processes)
     settings = (chosen, list(attended), copied, list(sizes), groups, repeats)
     load = system_load()
-    measured = _by_jax if framework == "jax" else _by_torch
-    answers, memory, facts = measured(kind, processes, settings)
+    memory: Any = None
+    if framework == "jax":
+        with need_extra("jax", "calibrating"):
+            from parenvs.clock import xla
+        answer = xla.with_devices(xla.measure, kind, processes, (kind, processes, *settings))
+        answers, memory = [answer], answer["memory"]
+        facts: dict[str, Any] = {
+            "device": "cpu" if kind == "cpu" else answer["device"],
+            "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
+        }
+    else:
+        with need_extra("torch", "calibrating"):
+            import torch
+
+            from parenvs.clock import kernels
+        kernels.check_device(kind, processes)
+        threads = max(1, cores() // processes)
+        given = (kernels.measure, processes, (kind, *settings), kind, threads)
+        answers = kernels.together(*given, kernels.LIMIT_SECONDS)
+        facts = {"device": "cpu", "backend": kernels.BACKENDS[kind], "threads": threads}
+        if kind == "cuda":
+            gpu = torch.cuda.get_device_properties(0)
+            memory, facts["device"] = gpu.total_memory, gpu.name
+    memory_bytes = shared_memory_bytes(processes) if memory is None else float(memory)
     provenance = {
         "by": f"parenvs calibrate{' --framework jax' if framework == 'jax' else ''}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
@@ -58,36 +80,5 @@ def calibrated(
         **facts,
         "load": load,
     }
-    device = replace(calibration.known_device(facts["device"]), memory_bytes=memory)
+    device = replace(calibration.known_device(facts["device"]), memory_bytes=memory_bytes)
     return calibration.assembled(answers, device, provenance, processes)
-
-
-def _by_torch(
-    kind: str, processes: int, settings: tuple[Any, ...]
-) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
-    with need_extra("torch", "calibrating"):
-        import torch
-
-        from parenvs.clock.kernels import BACKENDS, LIMIT_SECONDS, check_device, measure, together
-    check_device(kind, processes)
-    threads = max(1, cores() // processes)
-    answers = together(measure, processes, (kind, *settings), kind, threads, LIMIT_SECONDS)
-    facts = {"device": "cpu", "backend": BACKENDS[kind], "threads": threads}
-    if kind == "cpu":
-        return answers, shared_memory_bytes(processes), facts
-    gpu = torch.cuda.get_device_properties(0)
-    return answers, float(gpu.total_memory), {**facts, "device": gpu.name}
-
-
-def _by_jax(
-    kind: str, processes: int, settings: tuple[Any, ...]
-) -> tuple[list[dict[str, Any]], float, dict[str, Any]]:
-    with need_extra("jax", "calibrating"):
-        from parenvs.clock.xla import measure, with_devices
-    answer = with_devices(measure, kind, processes, (kind, processes, *settings))
-    memory = answer["memory"]
-    facts = {
-        "device": "cpu" if kind == "cpu" else answer["device"],
-        "backend": "XLA, virtual devices of one process" if kind == "cpu" else "XLA",
-    }
-    return [answer], shared_memory_bytes(processes) if memory is None else float(memory), facts

@@ -12,7 +12,7 @@ import numpy as np
 
 from parenvs.clock.calibration import Calibration
 from parenvs.clock.members import ELEMENT, Timing
-from parenvs.cluster import Cluster, Links
+from parenvs.cluster import Links
 from parenvs.compiled import Array
 from parenvs.core.plan import Plan, judge
 from parenvs.core.registry import task_with
@@ -469,8 +469,12 @@ def of_plan(
     if traced.traffic is not None:
         rehearsed = traced.traffic
         extra = {key: rehearsed.get(key, 0.0) - traffic[key] for key in {*rehearsed, *traffic}}
-        by_rank = {key: x / ranks for key, x in extra.items()}
-        longer = _collective_seconds(by_rank, cluster, exported)
+        links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
+        formulas = {"all-reduce": links.all_reduce, "all-to-all": links.all_to_all}
+        longer = sum(
+            float(formulas.get(key, links.all_gather)(x / ranks, exported.model, 1))
+            for key, x in extra.items()
+        )
         if any(extra.values()):
             notes += (
                 f"PyTorch's tensors exchange {sum(rehearsed.values()):,.0f} bytes a step "
@@ -494,15 +498,6 @@ def seconds_of(timed: Plan, target: Any) -> float | None:
     """Return the seconds of a step as the judge has them; None of a plan that cannot be run."""
     seconds = float(judge(timed, target).step_seconds)
     return seconds if math.isfinite(seconds) else None
-
-
-def _collective_seconds(sizes: Mapping[str, float], cluster: Cluster, exported: TorchPlan) -> float:
-    links = Links(cluster.devices_per_server, cluster.intra_bw, cluster.device_nic_bw)
-    formulas = {"all-reduce": links.all_reduce, "all-to-all": links.all_to_all}
-    seconds = (
-        formulas.get(key, links.all_gather)(size, exported.model, 1) for key, size in sizes.items()
-    )
-    return float(sum(seconds))
 
 
 def _add_gradients(

@@ -87,25 +87,21 @@ def attention(
     precision = "bf16" if kind == "cuda" else "fp32"
     time = partial(members.samples, repeats=repeats, warm_up=1, watch=watch_of(kind))
     found = {}
+    attend = nn.functional.scaled_dot_product_attention
     for shape in shapes:
-        run = _attention(shape, _TYPES[precision], kind)
+        samples, sequence, heads, kv_heads, width, value_width = shape
+        query, key, value = (
+            torch.ones((samples, *size), dtype=_TYPES[precision], device=kind, requires_grad=True)
+            for size in (
+                (heads, sequence, width), (kv_heads, sequence, width),
+                (kv_heads, sequence, value_width),
+            )
+        )  # fmt: skip
+        run = partial(attend, query, key, value, is_causal=True, enable_gqa=heads > kv_heads)
         found[precision, (PASSES[0], *shape)] = time(run)
         backward = _Backward(run)
         found[precision, (PASSES[1], *shape)] = time(backward, before=backward.prepare)
     return found
-
-
-def _attention(shape: tuple[int, ...], kind: torch.dtype, device: str) -> Callable[[], Any]:
-    samples, sequence, heads, kv_heads, width, value_width = shape
-    query, key, value = (
-        torch.ones((samples, *size), dtype=kind, device=device, requires_grad=True)
-        for size in (
-            (heads, sequence, width), (kv_heads, sequence, width),
-            (kv_heads, sequence, value_width),
-        )
-    )  # fmt: skip
-    attend = nn.functional.scaled_dot_product_attention
-    return partial(attend, query, key, value, is_causal=True, enable_gqa=heads > kv_heads)
 
 
 @dataclass

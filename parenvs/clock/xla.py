@@ -155,7 +155,13 @@ def measured_scopes(
     measured = [_timed(layer, values, needing, trained, time) for layer in layers]
     timings, activations = zip(*measured, strict=True)
     data = [x for x in jax.tree.leaves((positional[1:], named)) if np.ndim(x)]
-    whole = _whole(function, tuple(positional), named, time)
+
+    def forward(weights: Any, others: Any, keywords: Any) -> Any:
+        return jax.vjp(lambda params: function(params, *others, **keywords), weights)
+
+    run, given = jax.jit(forward), (positional[0], positional[1:], named)
+    outputs, pullback = run(*given)
+    whole = time(run, *given), _backward(time, pullback, outputs)
     return Layers.of(
         name,
         [layer.name for layer in layers],
@@ -323,18 +329,6 @@ def _cut_bytes(layers: Sequence[_Layer], results: Sequence[Any]) -> list[int]:
     return sizes
 
 
-def _whole(
-    function: Any, positional: Any, named: Any, time: Callable[..., Timing]
-) -> tuple[Timing, Timing]:
-
-    def forward(weights: Any, others: Any, keywords: Any) -> Any:
-        return jax.vjp(lambda params: function(params, *others, **keywords), weights)
-
-    run, given = jax.jit(forward), (positional[0], positional[1:], named)
-    outputs, pullback = run(*given)
-    return time(run, *given), _backward(time, pullback, outputs)
-
-
 _TYPES = {
     "fp32": "float32",
     "tf32": "float32",
@@ -372,7 +366,15 @@ def measure(
         bytes of a device or None.
     """
     targets = devices(kind, count)
-    rates, missing = _products(targets, shapes, repeats, kind)
+
+    def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
+        _, _, m, k, n = shape  # XLA lays arrays out as it likes
+        words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
+        a, b = (_sharded_ones(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
+        return partial(_run_to_end, _on_all(targets, partial(jnp.matmul, precision=words)), a, b)
+
+    time = partial(members.repeated, repeats=repeats, warm_up=1)
+    rates, missing = members.timed_products(_TYPES, shapes, kind, prepare, time)
     seconds: dict[tuple[str, int, int], list[float]] = {}
     for group in groups:
         for name in COLLECTIVES:
@@ -420,19 +422,6 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
     array = _sharded_ones(targets, (length,), "float32")
     run = _on_all(targets, bodies[name])
     return partial(_run_to_end, run, array)
-
-
-def _products(
-    targets: Sequence[Any], shapes: Sequence[members.Shape], repeats: int, kind: str
-) -> tuple[dict[tuple[str, members.Shape], list[float]], dict[str, str]]:
-    def prepare(precision: str, shape: members.Shape) -> Callable[[], Any]:
-        _, _, m, k, n = shape  # XLA lays arrays out as it likes
-        words = {"tf32": "tensorfloat32", "fp32": "highest"}.get(precision)
-        a, b = (_sharded_ones(targets, size, _TYPES[precision]) for size in ((m, k), (k, n)))
-        return partial(_run_to_end, _on_all(targets, partial(jnp.matmul, precision=words)), a, b)
-
-    time = partial(members.repeated, repeats=repeats, warm_up=1)
-    return members.timed_products(_TYPES, shapes, kind, prepare, time)
 
 
 def _run_to_end(run: Callable[..., Any], *given: Any) -> None:

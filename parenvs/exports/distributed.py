@@ -183,7 +183,11 @@ def export(
     Parameters and the optimizer's tensors are in it, and, as ``parenvs.steps`` and
     ``parenvs.stream.*``, what a job needs to go on; the options of groups are not.
     """
-    state = _state_by_name(parallel, optimizer)
+    state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
+    for name, parameter in parameters_of(parallel):
+        for kind, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:
+                state[f"{STATE}.{name}.{kind}"] = torch.as_tensor(value)
     position = stream.state_dict() if stream else {}
     state[f"{OWN}.steps"] = torch.tensor(steps)
     state |= {f"{OWN}.stream.{key}": torch.tensor(int(x)) for key, x in position.items()}
@@ -290,12 +294,3 @@ def _read_piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tenso
         raise ValueError(f"{shown(item.storage_index.fqn)}: a piece is not of {tuple(extent)}")
     corner = zip(item.storage_offsets, item.lengths, strict=True)
     return result[tuple(slice(a, a + n) for a, n in corner)]
-
-
-def _state_by_name(parallel: Parallel, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
-    for name, parameter in parameters_of(parallel):
-        for kind, value in optimizer.state.get(parameter, {}).items():
-            if value is not None:
-                state[f"{STATE}.{name}.{kind}"] = torch.as_tensor(value)
-    return state

@@ -165,7 +165,7 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     words = TorchPlan(
         plan.instance, plan.task, len(planned.stages), dp, tp, *splits,
         batch=planned.batch, zero=zero,
-        cuts=tuple(planned.names[first].replace("/", ".") for first, _ in planned.parts[1:]),
+        cuts=tuple(name.replace("/", ".") for name in names),
         chunks=planned.chunks, schedule=SCHEDULES[planned.schedule],
         micro_batches=planned.micro_batches,
         apart=layout is not None and dp > 1 and not zero
@@ -202,7 +202,9 @@ def _splits(layout: Layout) -> _Splits:
     roles, tensors = graph.parameter_role.tolist(), graph.parameter_tensor.tolist()
     rows = list(zip(names, roles, tensors, strict=True))
     shapes = {name: graph.shape(tensor) for name, role, tensor in rows if role in weights}
-    kernels = _operands(graph, "convolution", 1)
+    codes = [k for k, name in enumerate(graph.opcodes) if name == "convolution"]
+    convolutions = np.flatnonzero(np.isin(graph.opcode, codes))
+    kernels = set(graph.operands[graph.operand_offset[convolutions] + 1].tolist())
     splits: dict[bool, dict[str, Split]] = {True: {}, False: {}}
     for name, role, tensor in rows:
         spec = layout.unshared_spec(tensor)
@@ -215,10 +217,3 @@ def _splits(layout: Layout) -> _Splits:
                 )
             splits[role != Role.BATCH][name] = (split[0], split[1])
     return _Splits(shapes, splits[True], splits[False])
-
-
-def _operands(graph: Graph, opcode: str, number: int) -> set[int]:
-    """Tensors that are the operand of this number of an instruction with the opcode."""
-    codes = [k for k, name in enumerate(graph.opcodes) if name == opcode]
-    instructions = np.flatnonzero(np.isin(graph.opcode, codes))
-    return set(graph.operands[graph.operand_offset[instructions] + number].tolist())

@@ -119,7 +119,12 @@ class Loss(nn.Module):
         output, title = _run(module, inputs, keywords), title_of(module)
         if self.loss is not None:
             name = getattr(self.loss, "__name__", type(self.loss).__name__)
-            return _scalar(self.loss(output, *targets), f"the loss {name!r} returns")
+            value = self.loss(output, *targets)
+            if not _is_scalar(value):
+                is_tensor = isinstance(value, torch.Tensor)
+                kind = f"a tensor {tuple(value.shape)}" if is_tensor else shown(value)
+                raise HloError(f"the loss {name!r} returns {kind}; it has to be a floating scalar")
+            return value
         value, has_loss = loss_of(output, title)
         self.stand_in.used |= not has_loss
         return value
@@ -173,13 +178,6 @@ def _is_floating(value: Any) -> bool:
 
 def _is_scalar(value: Any) -> bool:
     return _is_floating(value) and value.numel() == 1
-
-
-def _scalar(value: Any, what: str) -> Any:
-    if not _is_scalar(value):
-        kind = f"a tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else shown(value)
-        raise HloError(f"{what} {kind}; it has to be a floating scalar")
-    return value
 
 
 def title_of(module: nn.Module) -> str:
@@ -359,7 +357,9 @@ def _flatten(program: Any, module: nn.Module, wrapper: Loss, positional: int) ->
     # Weights that the loss needs only behind a stop or whole numbers have no gradient.
     reached = _needed(graph, set(outputs), _has_gradient)
     frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-    first_name = _first_names(module)
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    first_name = {name: first.setdefault(id(tensor), name) for name, tensor in named}
     names = argument_names(module, positional, wrapper.targets)
     notes = list(wrapper.notes)
     inputs, calls, unused, constant = [], [], [], []
@@ -455,12 +455,6 @@ def _ways(node: Any) -> set[Any]:
         is_count = isinstance(number, (int, float)) and number > 1 and not count % number
         return set(divisors) or ({"mean"} if is_count else ways)
     return {name} if divisors else ways
-
-
-def _first_names(module: nn.Module) -> dict[str, str]:
-    first: dict[int, str] = {}
-    named = module.named_parameters(remove_duplicate=False)
-    return {name: first.setdefault(id(tensor), name) for name, tensor in named}
 
 
 def _has_gradient(node: Any) -> bool:
