@@ -65,21 +65,17 @@ class Meter(TorchDispatchMode):
         for tensor in tree_leaves((args, kwargs)):
             self._count_storage(tensor, is_new=False)  # what was there before
         result = func(*args, **(kwargs or {}))
-        if "c10d" in func.namespace:
-            self._count(str(func.overloadpacket).split(".")[-1], args, result)
+        name = str(func.overloadpacket).split(".")[-1]
+        if "c10d" in func.namespace and name in _KINDS:
+            kind, argument = _KINDS[name]
+            arrays = tree_leaves(result if argument is None else args[argument])
+            size = nbytes(x for x in arrays if isinstance(x, torch.Tensor) and x.numel() > 1)
+            if size:
+                count, before = self.traffic.get(kind, (0, 0))
+                self.traffic[kind] = (count + 1, before + size)
         for tensor in tree_leaves(result):
             self._count_storage(tensor)
         return result
-
-    def _count(self, name: str, args: Any, result: Any) -> None:
-        if name not in _KINDS:
-            return
-        kind, argument = _KINDS[name]
-        arrays = tree_leaves(result if argument is None else args[argument])
-        size = nbytes(x for x in arrays if isinstance(x, torch.Tensor) and x.numel() > 1)
-        if size:
-            count, before = self.traffic.get(kind, (0, 0))
-            self.traffic[kind] = (count + 1, before + size)
 
     def _count_storage(self, tensor: Any, is_new: bool = True) -> None:
         if not isinstance(tensor, torch.Tensor):
@@ -231,7 +227,12 @@ def made_model(
     module, loss, inputs, keywords = torch_module(source, arguments)
     if not inputs and not keywords:
         raise ParenvsError(f"--args: {source} needs inputs; give --args NAME or FILE.py:NAME")
-    _without_dropout(module)
+    # Processes draw other masks than one device, so that nothing could be compared.
+    for part in module.modules():
+        is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
+        for name, value in list(vars(part).items()):
+            if isinstance(value, float) and ("drop" in name or (name == "p" and is_dropout)):
+                setattr(part, name, 0.0)
     target = inputs[len(inputs) - (loss is not None) :]
     inputs = inputs[: len(inputs) - len(target)]
     module = by_position(module, len(inputs), list(keywords))
@@ -252,15 +253,6 @@ def made_model(
     if len(batch) < 2:
         raise ParenvsError(f"--args: {source} has a loss, so its inputs need a target behind them")
     return module, loss, batch
-
-
-def _without_dropout(module: nn.Module) -> None:
-    # Processes draw other masks than one device, so that nothing could be compared.
-    for part in module.modules():
-        is_dropout = isinstance(part, nn.modules.dropout._DropoutNd)
-        for name, value in list(vars(part).items()):
-            if isinstance(value, float) and ("drop" in name or (name == "p" and is_dropout)):
-                setattr(part, name, 0.0)
 
 
 def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:

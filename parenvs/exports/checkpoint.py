@@ -551,8 +551,7 @@ def reshard(
                 source.read.clear()
                 give = partial(source.box, place=place, ranks=exported.model)
                 parts.append(write_part(folder, number, boxes[number], tensors, give))
-                for row, count in source.read.items():
-                    read[row, number] = count
+                read[list(source.read), number] = list(source.read.values())
             write_index(folder, new, source.head, parts)
     # Frozen weights have no optimizer state: then the formula differs.
     item_bytes = max(x.bytes for x in tensors.values())

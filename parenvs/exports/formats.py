@@ -508,11 +508,6 @@ def torchtitan_config(planned: Stages) -> tuple[str, Stages]:
         sections["model"] = {"converters": [converter]}
         sections[converter] = options
         sections["compile"] = {"enable": True}
-    return torchtitan_text(planned, sections), planned
-
-
-def torchtitan_text(planned: Stages, sections: TomlTable) -> str:
-    """Return the configuration as TOML."""
     lines = [f"# {TORCHTITAN}; {planned.plan.instance} on {planned.plan.cluster}"]
     for section, pairs in sections.items():
         lines += ["", f"[{section}]"]
@@ -521,7 +516,7 @@ def torchtitan_text(planned: Stages, sections: TomlTable) -> str:
             if key == "module_fqns_per_model_part":  # a line for each part
                 text = text.replace("[[", "[\n  [").replace("], ", "],\n  ").replace("]]", "],\n]")
             lines.append(f"{key} = {text}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, ""]), planned
 
 
 def read_torchtitan(text: str, layers: int) -> Stages:

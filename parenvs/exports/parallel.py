@@ -327,8 +327,8 @@ class Parallel:
         self.device = torch.device(device)
         sizes = (plan.pipe, plan.data, plan.model)
         devices = math.prod(sizes)
-        if not dist.is_initialized() or dist.get_world_size() != devices:
-            world = dist.get_world_size() if dist.is_initialized() else 0
+        world = dist.get_world_size() if dist.is_initialized() else 0
+        if world != devices:
             raise ParenvsError(
                 f"processes: the plan is for {devices}, and the group has {world}; start it with "
                 f"torchrun --nproc-per-node {devices}"
@@ -384,12 +384,23 @@ class Parallel:
             ParenvsError: a tensor has another shape than before, or another process of the group
                 has ended; the line says which.
         """
-        self._check_shapes(batch)
+        self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
+        for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
+            if tuple(x.shape) != shape:
+                behind = number - self._inputs
+                name = f"inputs[{number}]" if behind < 0 else f"targets[{behind}]"
+                raise ParenvsError(
+                    f"{name}: a step is for the shape {shape}, and this one has {tuple(x.shape)}; "
+                    "a plan has fixed shapes: pad what is smaller, or leave it out"
+                )
         try:
             return self._run_step(batch)
         except Exception as error:  # of any kind: PyTorch's pipelines wrap what they meet
-            reason = _lost_peer(error)
-            if reason is None:
+            # PyTorch wraps what gloo or NCCL says several times.
+            reason: BaseException | None = error
+            while reason is not None and not _LOST.search(str(reason)):
+                reason = reason.__cause__ or reason.__context__
+            if not isinstance(reason, Exception):
                 raise
             raise ParenvsError(
                 f"processes: rank {dist.get_rank()} of {dist.get_world_size()} lost another, which "
@@ -437,17 +448,6 @@ class Parallel:
         if self._has_parts:
             dist.all_reduce(total, group=self.mesh[DATA].get_group())
         return parts / total
-
-    def _check_shapes(self, batch: tuple[torch.Tensor, ...]) -> None:
-        self._shapes += [tuple(x.shape) for x in batch[len(self._shapes) :]]
-        for number, (x, shape) in enumerate(zip(batch, self._shapes, strict=False)):
-            if tuple(x.shape) != shape:
-                behind = number - self._inputs
-                name = f"inputs[{number}]" if behind < 0 else f"targets[{behind}]"
-                raise ParenvsError(
-                    f"{name}: a step is for the shape {shape}, and this one has {tuple(x.shape)}; "
-                    "a plan has fixed shapes: pad what is smaller, or leave it out"
-                )
 
     def _plain_step(self, batch: tuple[torch.Tensor, ...]) -> torch.Tensor:
         plan, (part,) = self.plan, self.parts
@@ -621,15 +621,6 @@ class _PipelineStage(pipelining.PipelineStage):
         tensor: torch.Tensor = super()._to_tensor(arg)
         has_values = isinstance(arg, torch.Tensor) or tensor.is_floating_point()
         return tensor if has_values else torch.zeros_like(tensor)
-
-
-def _lost_peer(error: Exception) -> Exception | None:
-    """The error behind another, or itself, that says that a process of the group is lost."""
-    # PyTorch wraps what gloo or NCCL says several times.
-    cause: BaseException | None = error
-    while cause is not None and not _LOST.search(str(cause)):
-        cause = cause.__cause__ or cause.__context__
-    return cause if isinstance(cause, Exception) else None
 
 
 class _Part(nn.Module):

@@ -14,6 +14,7 @@ import math
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from parenvs.errors import ParenvsError
 
@@ -125,18 +126,15 @@ class Whole(_Mode):
         mesh = distributed[0].device_mesh
         replicated = [Replicate()] * mesh.ndim
 
-        def gathered(x: Any) -> Any:
-            return x.redistribute(placements=replicated).to_local() if isinstance(x, DTensor) else x
-
-        def as_distributed(x: Any) -> Any:
-            if not isinstance(x, torch.Tensor):
-                return x
-            return DTensor.from_local(x, mesh, replicated, run_check=False)
-
+        whole = partial(
+            DTensor.from_local, device_mesh=mesh, placements=replicated, run_check=False
+        )
         # Every rank gathers the operands and computes the whole result.
-        args, kwargs = tree_map(gathered, (args, kwargs))
+        args, kwargs = tree_map_only(
+            DTensor, lambda x: x.redistribute(placements=replicated).to_local(), (args, kwargs)
+        )
         result = func(*args, **kwargs)
-        return distributed[0] if _is_in_place(func) else tree_map(as_distributed, result)
+        return distributed[0] if _is_in_place(func) else tree_map_only(torch.Tensor, whole, result)
 
 
 _MEANS = (
@@ -312,10 +310,6 @@ def _split(x: DTensor, sizes: Any, dim: int = 0) -> tuple[DTensor, ...]:
     return _split_parts(x, sizes)
 
 
-def _chunk(x: DTensor, chunks: int, dim: int = 0) -> tuple[DTensor, ...]:
-    return _split(x, -(-x.shape[dim] // chunks), dim)
-
-
 def _get_item(x: DTensor, index: Any) -> DTensor:
     keys = index if isinstance(index, tuple) else (index,)
     plain = all(key is Ellipsis or key == slice(None) for key in keys[:-1])
@@ -404,7 +398,7 @@ def _attention(args: dict[str, Any]) -> tuple[DTensor, None]:
 _SPLITTERS: dict[str, Callable[..., Any]] = {
     "split": _split,
     "split_with_sizes": _split,
-    "chunk": _chunk,
+    "chunk": lambda x, chunks, dim=0: _split(x, -(-x.shape[dim] // chunks), dim),
     "__getitem__": _get_item,
     "slice": _slice,
     "view": _view,

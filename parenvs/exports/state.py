@@ -94,9 +94,21 @@ def current_state(
     described, boxes, tensors = {}, {}, {}
     for name, parameter in parameters_of(parallel):
         state = optimizer.state.get(parameter, {})
-        described[name] = _tensor_of(name, parameter, state)
+        # The optimizer's arrays of the parameter's shape, and its numbers.
+        kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
+        for key, value in state.items():
+            if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():
+                kinds[key] = _TYPES[value.dtype]
+            elif isinstance(value, torch.Tensor | float | int) and torch.as_tensor(value).ndim == 0:
+                scalars[key] = float(value)
+            elif value is not None:
+                raise ParenvsError(
+                    f"{name}: the optimizer's {key!r} is neither a number nor of the parameter's "
+                    "shape, and cannot be split as it is"
+                )
+        described[name] = Tensor(tuple(parameter.shape), kinds, scalars)
         box = boxes[name] = box_of(parallel.plan, name, tuple(parameter.shape), place)
-        for kind in described[name].kinds:
+        for kind in kinds:
             local = _local(parameter if kind == PARAMETER else state[kind]).detach()
             if tuple(local.shape) != sizes(box):
                 raise ParenvsError(
@@ -105,7 +117,17 @@ def current_state(
                 )
             tensors[name, kind] = local
     position = stream.state_dict() if stream else None
-    head = Head(steps, type(optimizer).__name__, _groups(optimizer), described, position)
+    plain = (bool, int, float, str, type(None))
+    groups = [
+        {
+            key: list(x) if isinstance(x, tuple) else x
+            for key, x in group.items()
+            if isinstance(x, plain)
+            or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
+        }
+        for group in optimizer.param_groups
+    ]
+    head = Head(steps, type(optimizer).__name__, groups, described, position)
     # Ranks count tp first, then replicas, then stages, as the mesh does.
     rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
     return Holding(rank, plan, parallel.plan, head, boxes, tensors)
@@ -297,35 +319,6 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
             yield part.name_of(name), parameter
 
 
-def _tensor_of(name: str, parameter: nn.Parameter, state: dict[str, Any]) -> Tensor:
-    """Describe a parameter, the optimizer's arrays of its shape, and the optimizer's numbers."""
-    kinds, scalars = {PARAMETER: _TYPES[parameter.dtype]}, {}
-    for key, value in state.items():
-        if isinstance(value, torch.Tensor) and value.shape == parameter.shape != ():
-            kinds[key] = _TYPES[value.dtype]
-        elif isinstance(value, torch.Tensor | float | int) and torch.as_tensor(value).ndim == 0:
-            scalars[key] = float(value)
-        elif value is not None:
-            raise ParenvsError(
-                f"{name}: the optimizer's {key!r} is neither a number nor of the parameter's "
-                "shape, and cannot be split as it is"
-            )
-    return Tensor(tuple(parameter.shape), kinds, scalars)
-
-
-def _groups(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
-    plain = (bool, int, float, str, type(None))
-    return [
-        {
-            key: list(x) if isinstance(x, tuple) else x
-            for key, x in group.items()
-            if isinstance(x, plain)
-            or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
-        }
-        for group in optimizer.param_groups
-    ]
-
-
 def _local(value: torch.Tensor) -> torch.Tensor:
     return value.to_local() if isinstance(value, DTensor) else value
 
@@ -440,10 +433,8 @@ def move(
         if dist.get_rank():
             return None
         cells, (before, after) = cells_of(plans, files, tensors, graph)
-        has = np.zeros((len(all_holdings), len(cells)), bool)
-        for process, x in enumerate(all_holdings):
-            if x is not None:
-                has[process] = before[x.rank]
+        nothing = np.zeros(len(cells), bool)
+        has = np.array([nothing if x is None else before[x.rank] for x in all_holdings])
         size = np.array([elements(x.box) * tensors[x.name].bytes for x in cells], float)
         if len(all_holdings) % devices:
             raise ParenvsError(f"{len(all_holdings)} processes are no whole hosts of {devices}")

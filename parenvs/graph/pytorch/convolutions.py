@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -100,16 +101,12 @@ def _max_pool(
 
     def windows(padded: Array, first: int) -> Array:
         """What lies at each offset of each window, the offsets last."""
-        parts = []
-        for offset in offsets:
-            end = list(padded.shape[:first])
-            for size, o, r, step in zip(
-                padded.shape[first:], offset, extents, strides[lead:], strict=True
-            ):
-                end.append(o + (size - r) // step * step + 1)
-            steps = [1] * first + list(strides[lead:])
-            parts.append(lax.slice(padded, [0] * first + offset, end, steps))
-        return jnp.stack(parts, -1)
+        front, steps = padded.shape[:first], [1] * first + list(strides[lead:])
+        rooms = [size - r + 1 for size, r in zip(padded.shape[first:], extents, strict=True)]
+        ends = [[*front, *map(operator.add, offset, rooms)] for offset in offsets]
+        starts = [[0] * first + offset for offset in offsets]
+        pairs = zip(starts, ends, strict=True)
+        return jnp.stack([lax.slice(padded, start, end, steps) for start, end in pairs], -1)
 
     def indices() -> Array:
         padded = lax.pad(lax.stop_gradient(x), low, [(a, b, 0) for a, b in pads])
@@ -145,12 +142,10 @@ def _avg_pool(
     if not padded or (count_include_pad and not ceil_mode):
         return total / math.prod(sizes)
     lead = x.ndim - len(kernel)
-    ones, pads = np.ones(x.shape[lead:]), pads[lead:]
     own = [(p, p) for p in _expanded(padding, len(kernel))]
     # PyTorch counts its own padding, but not what ceil_mode adds behind it.
-    if count_include_pad:
-        ones = np.pad(ones, own, constant_values=1.0)
-        pads = [(0, end - added) for (_, end), (_, added) in zip(pads, own, strict=True)]
+    ones = np.pad(np.ones(x.shape[lead:]), own, constant_values=float(count_include_pad))
+    pads = [(0, end - added) for (_, end), (_, added) in zip(pads[lead:], own, strict=True)]
     image = jnp.asarray(ones, x.dtype)
     return total / lax.reduce_window(image, zero, lax.add, sizes[lead:], strides[lead:], pads)
 
@@ -223,8 +218,7 @@ def _linear(
         low = np.minimum(np.floor(samples), last).astype(np.int32)
         high = np.minimum(low + 1, last)
         share = jnp.asarray((samples - low).reshape(-1, *[1] * (x.ndim - axis - 1)), x.dtype)
-        below = jnp.take(x, low, axis=axis, mode="clip")
-        above = jnp.take(x, high, axis=axis, mode="clip")
+        below, above = (jnp.take(x, index, axis=axis, mode="clip") for index in (low, high))
         x = below * (1 - share) + above * share
     return x
 

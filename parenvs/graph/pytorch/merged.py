@@ -256,10 +256,9 @@ def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:
     if any(x.shape[d] != index.shape[d] for d in range(x.ndim) if d != dim):
         return None
     # The dimension that is gathered along stays whole, of either size; the others are split alike.
-    x_groups, groups = (
-        (*_groups(item)[:dim], (1,), *_groups(item)[dim + 1 :]) for item in (x, index)
+    common = _split_alike(
+        [(*_groups(item)[:dim], (1,), *_groups(item)[dim + 1 :]) for item in (x, index)]
     )
-    common = _split_alike([x_groups, groups])
     if common is None:
         return None
     splits = [(*common[:dim], (item.shape[dim],), *common[dim + 1 :]) for item in (x, index)]

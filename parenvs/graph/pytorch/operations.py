@@ -137,33 +137,27 @@ def _cast(x: Array, dtype: Any = None) -> Array:
     return x if dtype is None else x.astype(dtype)
 
 
-def _scaled(x: Array, normalization: int, count: int) -> Array:
-    factor = {0: 1.0, 1: 1 / math.sqrt(count), 2: 1 / count}[normalization]
-    return x if factor == 1 else x * factor
-
-
-def _count(x: Array, dims: Sequence[int]) -> int:
-    return math.prod(x.shape[d] for d in dims)
+# PyTorch's numbers of normalizations: of inverse transforms they count from behind.
+_NORMS = ("backward", "ortho", "forward")
 
 
 @operation("_fft_c2c")
 def _complex(x: Array, dim: Sequence[int], normalization: int, forward: bool) -> Array:
-    function = jnp.fft.fftn if forward else jnp.fft.ifftn
-    norm = "backward" if forward else "forward"  # neither divides
-    return _scaled(function(x, axes=dim, norm=norm), normalization, _count(x, dim))
+    if forward:
+        return jnp.fft.fftn(x, axes=dim, norm=_NORMS[normalization])
+    return jnp.fft.ifftn(x, axes=dim, norm=_NORMS[2 - normalization])
 
 
 @operation("_fft_r2c")
 def _from_real(x: Array, dim: Sequence[int], normalization: int, onesided: bool) -> Array:
     function = jnp.fft.rfftn if onesided else jnp.fft.fftn
-    return _scaled(function(x, axes=dim), normalization, _count(x, dim))
+    return function(x, axes=dim, norm=_NORMS[normalization])
 
 
 @operation("_fft_c2r")
 def _to_real(x: Array, dim: Sequence[int], normalization: int, last_dim_size: int) -> Array:
     sizes = [*(x.shape[d] for d in dim[:-1]), last_dim_size]
-    result = jnp.fft.irfftn(x, sizes, axes=dim, norm="forward")
-    return _scaled(result, normalization, math.prod(sizes))
+    return jnp.fft.irfftn(x, sizes, axes=dim, norm=_NORMS[2 - normalization])
 
 
 def _no_error(x: Array) -> Array:

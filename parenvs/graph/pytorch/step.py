@@ -329,20 +329,6 @@ def ascent(gradient: Array) -> Array:
     return jnp.conj(gradient) if jnp.iscomplexobj(gradient) else gradient
 
 
-def _update_weight(
-    rule: Optimizer, weight: Array, gradient: Array, state: Tree, count: Array
-) -> tuple[Array, Tree]:
-    """One weight's update; the two parts of a complex number change each for itself."""
-    if not jnp.iscomplexobj(weight):
-        return rule.update(weight, gradient, state, count)
-    parts = [
-        rule.update(part(weight), part(gradient), jax.tree.map(part, state), count)
-        for part in (jnp.real, jnp.imag)
-    ]
-    new, new_state = jax.tree.map(lax.complex, *parts)
-    return new, new_state
-
-
 def _update_all(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) -> tuple[Tree, Tree]:
     """The new weights and the new state of the optimizer, by path."""
     new_state: Tree = {name: {} for name in state if name != "count"}
@@ -357,7 +343,15 @@ def _update_all(rule: Optimizer, weights: Tree, gradients: Tree, state: Tree) ->
         # The master copy is what the optimizer changes; the narrow weight is cast from it.
         master = masters.get(path, weight)
         dtype = next((part.dtype for part in own.values()), master.dtype)
-        changed, own = _update_weight(rule, master, gradients[path].astype(dtype), own, count)
+        gradient = gradients[path].astype(dtype)
+        if jnp.iscomplexobj(master):  # the two parts of a complex number change each for itself
+            parts = [
+                rule.update(part(master), part(gradient), jax.tree.map(part, own), count)
+                for part in (jnp.real, jnp.imag)
+            ]
+            changed, own = jax.tree.map(lax.complex, *parts)
+        else:
+            changed, own = rule.update(master, gradient, own, count)
         changed = changed.astype(master.dtype)
         new[path] = changed.astype(weight.dtype)
         if path in masters:
