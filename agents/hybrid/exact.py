@@ -242,13 +242,19 @@ def exact_hybrid(
     best, bound = _deepened(problem, goal, best, searches, end, others)
     if ranking is not None and best is not None:
         ranking.offer(best)
-        _offer(problem, searches, ranking, deadline)
+        # Every setting that may beat it offers its best plan.
+        for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
+            if time.perf_counter() > deadline:
+                break
+            if search.bound * weight < ranking.value:
+                search.run(ranking.value / weight, deadline)
+                if search.stages is not None:
+                    ranking.offer(_answer(problem, search.setting, search.stages, search.upper))
     if best is None and bound < np.inf:
         least = f"{bound:.6g}" + (" device-seconds" if goal.name == "money" else " s")
         raise TimeLimitError(
-            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan was found in "
-            f"{time_limit:g} s, which proves nothing but that none takes less than {least}; allow "
-            "more seconds"
+            f"{problem}: no plan was found in {time_limit:g} s, which proves nothing but that none "
+            f"takes less than {least}; allow more seconds"
         )
     if best is None:
         # Uneven stages may fit where even ones do not exist: their shortfall is reported then.
@@ -256,8 +262,7 @@ def exact_hybrid(
         if space.fits.any():
             asked = "--pin" if limits.pinned else "limits"
             raise InfeasibleError(
-                f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan within "
-                f"memory is one of the {FREE_STAGES} that keep to {asked}"
+                f"{problem}: no plan within memory is one of the {FREE_STAGES} that keep to {asked}"
             )
         raise infeasible(space, " and none of free stages")
     return replace(
@@ -308,19 +313,6 @@ def _deepened(
     if best is None:
         return None, bound()
     return best, min(incumbent, bound()) / goal.weight_of(best.plan)
-
-
-def _offer(
-    problem: Hybrid, searches: list[tuple[float, HybridLabels]], ranking: Ranking, deadline: float
-) -> None:
-    """Offer a ranking the best plan of every setting that may beat it."""
-    for weight, search in sorted(searches, key=lambda pair: pair[0] * pair[1].bound):
-        if time.perf_counter() > deadline:
-            return
-        if search.bound * weight < ranking.value:
-            search.run(ranking.value / weight, deadline)
-            if search.stages is not None:
-                ranking.offer(_answer(problem, search.setting, search.stages, search.upper))
 
 
 _SHARES = (0.01, 0.02, 0.04, 0.08, 0.16, 0.4, 1.0, 4.0, np.inf)

@@ -271,8 +271,7 @@ def bounded_settings(problem: Hybrid, limits: Constraints = ONE_SERVER) -> list[
             bounds.append(Bounded(setting, tables.root_bound(), tables.root_bound(1)))
     if not bounds:
         raise InfeasibleError(
-            f"{problem.instance} on {problem.cluster}, batch {problem.batch}: no plan of one "
-            "server for each stage keeps to the constraints"
+            f"{problem}: no plan of one server for each stage keeps to the constraints"
         )
     return sorted(bounds, key=lambda x: x.bound)
 
@@ -384,8 +383,8 @@ class Orders:
         """
         if self.best is None:
             raise InfeasibleError(
-                f"{self.problem.instance} on {self.problem.cluster}, batch {self.problem.batch}: "
-                "no plan of one server for each stage was found that fits the memory"
+                f"{self.problem}: no plan of one server for each stage was found that fits the "
+                "memory"
             )
         more = {
             "method": method,

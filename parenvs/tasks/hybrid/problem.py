@@ -106,6 +106,10 @@ class Hybrid:
         fill(self, "instance", self.instance or self.model.name)
         self.machine  # noqa: B018  # raises errors for a precision that the device lacks
 
+    def __str__(self) -> str:
+        """Return how errors call it."""
+        return f"{self.instance} on {self.cluster}, batch {self.batch}"
+
     @cached_property
     def machine(self) -> Machine:
         """What the stack makes of the cluster at the precision."""

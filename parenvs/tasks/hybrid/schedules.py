@@ -390,7 +390,12 @@ def simulate(
     """Simulate a training step; ``early`` is that of ``parenvs.tasks.pipeline.formulas``."""
     stages, chunks = seconds.forward.shape
     if schedule == "early":
-        return _early(seconds, micro_batches)
+        # The pure pipeline task has one chunk a stage, and links as stages between stages.
+        forward, backward, link = (x[:, 0] for x in seconds[:3])
+        there, back = (pure.interleaved(x, link[:-1]) for x in (forward, backward))
+        table = simulate_row(StageTimes(there, back, np.zeros_like(there)), micro_batches)
+        start, end = (x[::2].transpose(1, 0, 2)[:, :, None] for x in (table.start, table.end))
+        return HybridTimetable(start, end)
     is_split, rounds = schedule in SPLIT, int(rounds_of(schedule, micro_batches))
     parts = [seconds.forward, seconds.backward]
     if is_split:
@@ -514,13 +519,3 @@ def _play(
             elif kind == FORWARD:
                 there[(BACKWARD * size + place) * rounds + one % rounds] = now
         done[stage] += 1
-
-
-def _early(seconds: ChunkSeconds, micro_batches: int) -> HybridTimetable:
-    """Simulate one chunk a stage as the pure pipeline task does, links as stages of their own."""
-    # The pure simulation has links as stages between stages.
-    forward, backward, link = (x[:, 0] for x in seconds[:3])
-    there, back = (pure.interleaved(x, link[:-1]) for x in (forward, backward))
-    table = simulate_row(StageTimes(there, back, np.zeros_like(there)), micro_batches)
-    start, end = (x[::2].transpose(1, 0, 2)[:, :, None] for x in (table.start, table.end))
-    return HybridTimetable(start, end)

@@ -23,7 +23,7 @@ from parenvs.tasks.hybrid.problem import Hybrid
 from parenvs.tasks.hybrid.report import PARTS
 from parenvs.tasks.hybrid.schedules import CHUNKS, SPLIT, TWO_WAYS, fewest
 from parenvs.tasks.hybrid.task import Limits
-from parenvs.tasks.hybrid.uniform import Uniform, even_bounds
+from parenvs.tasks.hybrid.uniform import Uniform, concatenated, even_bounds
 
 
 @dataclass(frozen=True)
@@ -158,8 +158,7 @@ def runs_of(plans: Uniform, model: HybridModel, framework: str) -> Uniform:
     first, other = (FRAMEWORKS[name].part(plans, model) for name in names)
     if model.shape is not None:
         other = other.take(other.pp > 1)
-    pairs = {name: (column, getattr(other, name)) for name, column in vars(first).items()}
-    return Uniform(**{name: np.concatenate(pair) for name, pair in pairs.items()})
+    return concatenated([first, other])
 
 
 _OF_PLAN = ("chunks", "context", "expert", "expert_tp", "schedule")
@@ -384,7 +383,6 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
     """
     limits = constraints or Constraints()
     rows = list(_rows(problem, limits))
-    where = f"{problem.instance} on {problem.cluster}, batch {problem.batch}"
     if not rows:
         asked = [
             f"{item.name} {getattr(limits, item.name)}"
@@ -394,7 +392,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         reason = problem.model.reasons_against_tp(limits.tp) if limits.tp else None
         rules = "the batch must divide by dp x micro_batch, devices by tp x pp, and layers by the"
         raise InfeasibleError(
-            f"{where}: no uniform plan keeps to {', '.join(asked) or 'the rules'}; "
+            f"{problem}: no uniform plan keeps to {', '.join(asked) or 'the rules'}; "
             f"{reason or f'{rules} stages'}"
         )
     heads, tails = zip(*rows, strict=True)
@@ -415,7 +413,7 @@ def uniform_plans(problem: Hybrid, constraints: Constraints | None = None) -> Un
         causes = [words for holds, words in _against(plans, problem.model) if holds.any()]
         reason = f" ({'; '.join(dict.fromkeys(causes))})" if causes else ""
         raise InfeasibleError(
-            f"{where}: none of the {plans.size} uniform plans is one that {who} runs as it is"
+            f"{problem}: none of the {plans.size} uniform plans is one that {who} runs as it is"
             f"{reason}; --for {FREE} plans without one"
         )
     return runs
@@ -560,10 +558,9 @@ class UniformSpace:
                 break
         if not parts:
             return cls.build(problem, limits)
-        names = vars(parts[0].plans)
-        plans = {x: np.concatenate([getattr(part.plans, x) for part in parts]) for x in names}
+        plans = concatenated([part.plans for part in parts])
         memory = {x: np.concatenate([part.memory[x] for part in parts]) for x in parts[0].memory}
-        return cls(problem, Uniform(**plans), memory, number + 1 == len(meshes))
+        return cls(problem, plans, memory, number + 1 == len(meshes))
 
     def __len__(self) -> int:
         """Return the number of plans."""
@@ -616,10 +613,9 @@ def infeasible(space: UniformSpace, others: str = "") -> InfeasibleError:
     problem, held = space.problem, {name: float(x[k]) for name, x in space.memory.items()}
     largest = max(PARTS, key=lambda name: held[name])
     return InfeasibleError(
-        f"{problem.instance} on {problem.cluster}, batch {problem.batch}: none of {len(space)} "
-        f"uniform plans{others} fits the memory; the smallest ({space.describe(k)}) needs "
-        f"{held['total'] - problem.memory_limit:,.0f} bytes more than the "
-        f"{problem.memory_limit:,.0f} allowed on its fullest stage; the largest part is "
+        f"{problem}: none of {len(space)} uniform plans{others} fits the memory; the smallest "
+        f"({space.describe(k)}) needs {held['total'] - problem.memory_limit:,.0f} bytes more than "
+        f"the {problem.memory_limit:,.0f} allowed on its fullest stage; the largest part is "
         f"{largest}, {held[largest]:,.0f}"
     )
 

@@ -133,6 +133,12 @@ class Uniform:
         return Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp), alike
 
 
+def concatenated(parts: Sequence[Uniform]) -> Uniform:
+    """Return the plans of several objects as one."""
+    names = vars(parts[0])
+    return Uniform(**{name: np.concatenate([getattr(x, name) for x in parts]) for name in names})
+
+
 def uniform_stages(model: HybridModel, plans: Uniform, count: int) -> Stages:
     """Return uniform plans of ``count`` stages and one schedule as arrays.
 

@@ -26,7 +26,7 @@ from parenvs.tasks.hybrid.space import Constraints, Objective, software_of, unif
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.tune.model import DOUBT, Belief, Prediction, Result
 from parenvs.tasks.hybrid.tune.prior import Priced, lengths, priced, stacks_on, uniform_of
-from parenvs.tasks.hybrid.uniform import Uniform
+from parenvs.tasks.hybrid.uniform import Uniform, concatenated
 from parenvs.view.words import plural
 
 VERSION = 1
@@ -129,6 +129,7 @@ class Study:
         names = {stack.name for stack in own}
         others = () if several else tuple(x for x in stacks_on(self.problem) if x.name not in names)
         self._stacks = (*own, *others)
+        self._names = [stack.name for stack in self._stacks]
         shares = [*(1 / len(own) for _ in own), *(1 / len(others) for _ in others)]
         self._weights = np.array(shares) / sum(shares)
         settle(self, "tolerance", "seed")
@@ -420,8 +421,7 @@ class Study:
         """Return what is believed now: weights of stacks, factor of activations, GiB besides."""
         belief = self._belief()
         factor, rest = belief.of_memory
-        names = (stack.name for stack in self._stacks)
-        stacks = dict(zip(names, belief.stacks.tolist(), strict=True))
+        stacks = dict(zip(self._names, belief.stacks.tolist(), strict=True))
         return {"stacks": stacks, "activations": factor, "gib": rest, "site": len(self._past)}
 
     # Files.
@@ -512,24 +512,23 @@ class Study:
         trial.failed = str(event.get("failed", "" if trial.seconds else trial.failed))
         return trial
 
-    def _place(self) -> list[Any]:
-        """What makes two clusters one: devices, servers and links; never the model."""
+    def _place(self) -> dict[str, list[Any]]:
+        """What makes two clusters one: devices, servers and links; and two problems on them."""
         cluster = self.problem.cluster
         device = [cluster.device.name, cluster.device.memory_bytes, cluster.devices_per_server]
-        return [*device, cluster.intra_bw, cluster.device_nic_bw, self.problem.precision]
+        place = [*device, cluster.intra_bw, cluster.device_nic_bw, self.problem.precision]
+        return {"place": place, "problem": [self.problem.model.fingerprint, cluster.devices]}
 
     def _write_site(self, trial: Trial) -> None:
         """Add a trial to the site with what was believed of it, so that it needs no model."""
         if self.site is None or trial.failed:
             return
         prior, result = self._prior(trial), self._result(trial)
-        own = [self.problem.model.fingerprint, self.problem.cluster.devices]
         table = np.stack([prior.seconds, prior.states, prior.others], axis=-1)
         table = np.concatenate([table, prior.parts], axis=-1)[:, 0]
-        names = [stack.name for stack in self._stacks]
         event = {
-            "version": VERSION, "place": self._place(), "problem": own, "key": trial.key,
-            "stacks": dict(zip(names, table.tolist(), strict=True)),
+            "version": VERSION, **self._place(), "key": trial.key,
+            "stacks": dict(zip(self._names, table.tolist(), strict=True)),
             "features": prior.features[0].tolist(),
             "result": {name: x for name, x in result._asdict().items() if not math.isnan(x)},
         }  # fmt: skip
@@ -541,15 +540,14 @@ class Study:
         if self.site is None:
             return []
         found, others = {}, 0
-        own = [self.problem.model.fingerprint, self.problem.cluster.devices]
-        names, place = [stack.name for stack in self._stacks], self._place()
+        place, own = self._place().values()
         for where, line in _lines(self.site):
             try:
                 is_here = line["place"] == place and line["version"] == VERSION
-                if not is_here or not set(names) <= set(line["stacks"]):
+                if not is_here or not set(self._names) <= set(line["stacks"]):
                     others += 1
                 elif line["problem"] != own or self.journal is None:  # else the journal tells
-                    table = np.array([line["stacks"][name] for name in names], float)
+                    table = np.array([line["stacks"][name] for name in self._names], float)
                     columns = [table[:, :1], table[:, None, 3:], table[:, 1:2], table[:, 2:3]]
                     features = np.array([line["features"]], float)
                     prior = Priced._make([*columns, features, float(place[1])])
@@ -586,12 +584,6 @@ def of_row(row: Row, problem: Hybrid) -> Uniform:
         **{name: row.get(name, default) for name, default in names.items()},
         **software_of(problem).of_arrays,
     )  # fmt: skip
-
-
-def concatenated(parts: Sequence[Uniform]) -> Uniform:
-    """Return several uniform plans as one object."""
-    names = vars(parts[0])
-    return Uniform(**{name: np.concatenate([getattr(x, name) for x in parts]) for name in names})
 
 
 def keys_of(plans: Uniform) -> list[str]:
