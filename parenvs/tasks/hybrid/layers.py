@@ -254,9 +254,8 @@ class TransformerBlock(_ShapeLayer):
         queries, keys = self._widths(split)
         inner, routed = shape.feed_forward / split.tp, tokens
         twice, wide = 2 if shape.gated else 1, 1
-        if (
-            machine is None or machine.measured is not None
-        ):  # the two products of a gated network are one kernel
+        # As is measured, the two products of a gated network are one kernel.
+        if machine is None or machine.measured is not None:
             twice, wide = 1, twice
         times: Figure = 1.0
         networks: Figure = 1

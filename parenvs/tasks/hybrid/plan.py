@@ -49,8 +49,8 @@ class HybridStage:
     def __post_init__(self) -> None:
         """Leave out modes without layers."""
         if isinstance(self.recompute, dict):
-            counts = {mode: self.recompute.get(mode, 0) for mode in ("full", "selective")}
-            again = {mode: count for mode, count in counts.items() if count}
+            known = self.recompute
+            again = {mode: known[mode] for mode in ("full", "selective") if known.get(mode)}
             object.__setattr__(self, "recompute", again or ())
 
     @property
@@ -70,8 +70,8 @@ class HybridStage:
     @property
     def redone(self) -> dict[str, int]:
         """Mode -> number of layers that are recomputed so, of those modes that any layer has."""
-        counts = {mode: self.modes.count(mode) for mode in ("full", "selective")}
-        return {mode: count for mode, count in counts.items() if count}
+        modes = self.modes
+        return {mode: modes.count(mode) for mode in ("full", "selective") if mode in modes}
 
     def to_json(self) -> dict[str, Any]:
         """Return the stage as an object of JSON types."""

@@ -14,15 +14,8 @@ from parenvs.fields import LARGEST_NUMBER, Count, Index, check, read, whole, wor
 MOST_LAYERS = 10_000
 """Largest number of layers."""
 _POSITIVE = words("a positive number", gt=0, le=LARGEST_NUMBER)
-_LATENT = ("query_rank", "key_rank", "rope_width")
-_UNSEEN = {
-    "experts_every": 1,
-    "norm_bias": True,
-    **dict.fromkeys(("dense_feed_forward", "leading_dense", "shared_experts", *_LATENT), 0),
-    **dict.fromkeys(("window", "full_every", "next_tokens"), 0),
-    **dict.fromkeys(("sinks", "expert_bias", "qk_norm", "router_bias"), False),
-}
-"""Fields that came later, and the values with which they are no part of fingerprints."""
+_FIRST_LATER = "experts_every"
+"""From this field on they came later: with their defaults they are no part of fingerprints."""
 
 
 @dataclass(frozen=True)
@@ -145,10 +138,12 @@ class TransformerShape:
     @property
     def fingerprint(self) -> str:
         """``sha256:...`` of the numbers; the name and the source are no part of it."""
+        defaults = {item.name: item.default for item in fields(self)}
+        later = list(defaults)[list(defaults).index(_FIRST_LATER) :]
         numbers = {
             key: value
             for key, value in asdict(self).items()
-            if key not in ("name", "source") and _UNSEEN.get(key) != value
+            if key not in ("name", "source") and not (key in later and defaults[key] == value)
         }
         text = json.dumps(numbers, sort_keys=True).encode()
         return f"sha256:{hashlib.sha256(text).hexdigest()}"

@@ -140,9 +140,9 @@ def gather_seconds(
                 gather = count * (rates.gathered * own * each + latency)
                 scatter = count * (rates.width * learned * each + latency)
                 # Nothing is gathered, with no latency either, where there is nothing.
-                forward = forward + choose(own > 0, gather, 0.0)
-                backward = backward + choose(own > 0, gather, 0.0)
-                backward = backward + choose(learned > 0, scatter, 0.0)
+                gather = choose(own > 0, gather, 0.0)
+                forward = forward + gather
+                backward = backward + gather + choose(learned > 0, scatter, 0.0)
     late = exposed(backward, behind, rates.gather_hidden)
     waits = exposed(forward, ahead, rates.gather_hidden) + late
     start = (forward + backward) / np.maximum(number(counts, 0, kinds), 1)

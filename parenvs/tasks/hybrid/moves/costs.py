@@ -181,9 +181,7 @@ def judge(
             known, kinds, layers, counts, (False, 1.0),
             (forward, backward, stage == 0 or chunks == 1), sends, held, replicas, software, False,
         )  # fmt: skip
-        chunk, busy[stage], exposed, start, hiding, update = (
-            figures[7], figures[8], figures[10], figures[11], figures[12], figures[13]
-        )  # fmt: skip
+        chunk, busy[stage], _, exposed, start, hiding, update = figures[7:]
         weights, gradients, moments = of_stage.state_bytes(
             known, kinds, layers, counts, held, replicas, u
         )

@@ -49,6 +49,11 @@ SHARES = ("hidden", "tensor_overlap")
 """Constants that are added to, and stay in [0, 1]."""
 LATER = ("launch", "hop_in", "hop_out", "send_wait", "permute_passes", "optimizer_bytes")
 """Constants of which more is slower; of the others more is faster."""
+_ALSO = {
+    "nic_bw": ("inter_bw",), "hidden": ("gather_hidden",),
+    "optimizer_bytes": ("optimizer_bytes_full",),
+}  # fmt: skip
+"""Constant -> those that move with it."""
 PARTICLES = 256
 """Machines around each stack."""
 FURTHEST = 2.0
@@ -66,24 +71,18 @@ def moved(problem: Hybrid, name: str, deviations: float) -> Hybrid:
     stack, cluster = problem.stack, problem.cluster
     known = cluster.measured is not None and cluster.measured.collectives
     step = (MEASURED if known and name == "intra_bw" else SPREAD[name]) * deviations
-    factor = float(np.exp(step))
-    if name == "intra_bw":
-        return replace(problem, cluster=replace(cluster, intra_bw=cluster.intra_bw * factor))
-    if name == "nic_bw":
-        nic_bw = cluster.nic_bw * factor if cluster.nic_bw else cluster.nic_bw
-        wide = replace(cluster, inter_bw=cluster.inter_bw * factor, nic_bw=nic_bw)
-        return replace(problem, cluster=wide)
+    factor, is_link = float(np.exp(step)), name in ("intra_bw", "nic_bw")
     changed: dict[str, Any] = {}
-    keys = (name, *{"hidden": ("gather_hidden",)}.get(name, ()))
-    keys += {"optimizer_bytes": ("optimizer_bytes_full",)}.get(name, ())
-    for key in keys:
-        value = getattr(stack, key)
+    for key in (name, *_ALSO.get(name, ())):
+        value = getattr(cluster if is_link else stack, key)
         if name in SHARES:
             changed[key] = None if value is None else float(np.clip(value + step, 0, 1))
         elif isinstance(value, dict):  # a constant by device moves on all devices alike
             changed[key] = {device: x * factor for device, x in value.items()}
         elif value is not None:
             changed[key] = value * factor
+    if is_link:
+        return replace(problem, cluster=replace(cluster, **changed))
     return replace(problem, stack=replace(stack, **changed))
 
 
@@ -179,7 +178,7 @@ def lengths(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridP
 
 def priced(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPlan) -> Priced:
     """Price uniform plans, or one plan, by several stacks, constants moved one at a time."""
-    columns: list[list[Array]] = [[], [], [], []]
+    rows = []
     for stack in stacks:
         at = replace(problem, stack=stack)
         length, memory = _judged(at, plans)
@@ -190,10 +189,9 @@ def priced(problem: Hybrid, stacks: tuple[Stack, ...], plans: Uniform | HybridPl
                 parts[:, j] = np.expm1(_judged(other, plans, held=False)[0] - length)
         states = memory.weights + memory.gradients + memory.optimizer
         others = memory.activations + memory.working
-        for column, values in zip(columns, (length, parts, states, others), strict=True):
-            column.append(values)
+        rows.append((length, parts, states, others))
     more = features_of(problem, plans), problem.cluster.device.memory_bytes
-    return Priced._make([*map(np.stack, columns), *more])
+    return Priced._make([*map(np.stack, zip(*rows, strict=True)), *more])
 
 
 def matters(name: str, problem: Hybrid, plans: Uniform | HybridPlan | None = None) -> bool:
