@@ -73,20 +73,6 @@ class Ranking:
         return seconds
 
 
-def simulate_uniform(space: UniformSpace, ranking: Ranking, deadline: float) -> None:
-    """Offer the uniform plans that are best by the closed form, until none can be better.
-
-    ``deadline``: give up at this ``time.process_time()``.
-    """
-    values = space.length * ranking.goal.weight(space.plans.devices)
-    for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
-        # The closed form is a lower bound of the simulation: nothing behind can be shorter.
-        if values[k] >= ranking.value or time.process_time() > deadline:
-            return
-        if np.isfinite(values[k]):
-            ranking.offer(uniform_answer(space, k, UNIFORM, 0.0))
-
-
 RANKED, NEAR = 20, 1.25
 """Plans of each stack among which that of the best mean is looked for, and how much longer by the
 problem's own stack they may be than its best one."""
@@ -363,7 +349,13 @@ def exact(
                 # The search over free stages must keep its share of the time limit.
                 left = max(min(SIMULATING, end - time.perf_counter()), 0.0)
                 last = time.process_time() + left
-                simulate_uniform(space, ranking, last)
+                values = space.length * ranking.goal.weight(space.plans.devices)
+                for k in np.argsort(values, kind="stable")[:CANDIDATES].tolist():
+                    # The closed form is a lower bound: nothing behind can be shorter.
+                    if values[k] >= ranking.value or time.process_time() > last:
+                        break
+                    if np.isfinite(values[k]):
+                        ranking.offer(uniform_answer(space, k, UNIFORM, 0.0))
                 if len(stacks) > 1 and limits.needs_framework and space.whole and ranking.best:
                     mean, words = best_mean(space, stacks, ranking, last)
                     notes.append(words)
@@ -379,8 +371,16 @@ def exact(
     if not limits.needs_framework:
         offered = ranking if simulate else None
         free = exact_hybrid(problem, limits, objective, uniform, time_limit, offered)
-    elif simulate and spare > ELSEWHERE and len(problem.model) <= MOST_LAYERS:
-        notes += _elsewhere(problem, replace(limits, framework=None), ranking, ELSEWHERE)
+    elif simulate and spare > ELSEWHERE and len(problem.model) <= MOST_LAYERS and ranking.best:
+        # What free stages would gain over the best plan is said if it is worth it.
+        here, goal, simulated = ranking.best, ranking.goal, Ranking(ranking.goal)
+        elsewhere = exact_hybrid(problem, replace(limits, framework=None), goal, here, ELSEWHERE)
+        shorter, now = simulated.offer(elsewhere), simulated.offer(here)
+        if shorter < now * (1 - WORTH):
+            notes.append(
+                f"stages that differ, which no framework runs, would take {shorter:.4g} s "
+                f"({shorter / now - 1:+.1%}): --for free plans them"
+            )
     assert free is not None
     best = free
     if ranking.best is None and time.perf_counter() > deadline:
@@ -418,23 +418,6 @@ def exact(
         seconds=time.perf_counter() - begin,
         notes=tuple(notes),
     )
-
-
-def _elsewhere(
-    problem: Hybrid, limits: Constraints, ranking: Ranking, seconds: float
-) -> Iterator[str]:
-    """Yield a note on what free stages would gain over the best plan, if it is worth one."""
-    here, goal = ranking.best, ranking.goal
-    if here is None:
-        return
-    free = exact_hybrid(problem, limits, goal, here, seconds)
-    simulated = Ranking(goal)
-    shorter, now = simulated.offer(free), simulated.offer(here)
-    if shorter < now * (1 - WORTH):
-        yield (
-            f"stages that differ, which no framework runs, would take {shorter:.4g} s "
-            f"({shorter / now - 1:+.1%}): --for free plans them"
-        )
 
 
 def robust(space: UniformSpace) -> Answer:

@@ -159,7 +159,13 @@ class StageTables:
                 self.runs = self.runs[[number]]
             self.size = runs.sum(axis=1).astype(np.int64)
             self._ask(runs.T)
-            self._drop(self._beaten())
+            stay = ~self._beaten()
+            self.configs = Configurations(*(column[stay] for column in self.configs))
+            for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain",
+                         "_working", "_working_full", "_saved", "_again"):  # fmt: skip
+                setattr(self, name, getattr(self, name)[:, stay])
+            for name in ("kind_seconds", "kind_hiding", "kind_update", "tied"):
+                setattr(self, name, getattr(self, name)[stay])
 
     def of(self, classes: Array) -> StageTables:
         """Return the costs of some classes, (Q',), which are numbered anew; configurations stay."""
@@ -218,16 +224,6 @@ class StageTables:
                 pairs = (self._states, self._reduction, self._update)
                 beaten[k] |= all((x[:, other] <= x[:, k]).all() for x in pairs)
         return beaten
-
-    def _drop(self, which: Array) -> None:
-        stay = ~which
-        self.configs = Configurations(*(column[stay] for column in self.configs))
-        self.tied = self.tied[stay]
-        for name in ("_busy", "_hiding", "_update", "_reduction", "_states", "_plain", "_working",
-                     "_working_full", "_saved", "_again"):  # fmt: skip
-            setattr(self, name, getattr(self, name)[:, stay])
-        for name in ("kind_seconds", "kind_hiding", "kind_update"):
-            setattr(self, name, getattr(self, name)[stay])
 
     def _judged(
         self, layers: Array, full: Array, selective: Array

@@ -286,16 +286,21 @@ def price(strategy: Strategy) -> Price:
         machine = default_stack(cluster).machine(cluster, precision)
     except ParenvsError as error:
         return Price(notes=(str(error),))
-    assert model.work is not None
+    work = model.work
+    assert work is not None
     if strategy.split is not None:  # a rank holds its share of tied weights, which may be whole
-        tied = model.work.tied_elements(strategy.devices[0]) if model.head else 0.0
+        tied = work.tied_elements(strategy.devices[0]) if model.head else 0.0
         model = replace(model, tied_parameters=strategy.devices[0] * tied)
     stages = _stages(strategy, model, cluster, cuts)
     step = formulas.step(model, cluster, machine, stages)
     pivot = pivot_of(step, strategy.micro_batches, SCHEDULES[0])
     parts = seconds_by_part(step, pivot, strategy.micro_batches)
     if strategy.split is not None:
-        parts["gradients"] += _summed(model, machine, stages)
+        # Gradients of weights that all ranks hold are summed once a step, as by replicas.
+        replicas = stages._replace(tp=stages.dp, dp=stages.tp)
+        zero = np.zeros(1)
+        held = np.array([work.summed_gradients(int(stages.tp[0]))]), zero
+        parts["gradients"] += float(formulas.reduction(held, machine, replicas, zero)[1][0])
     return Price(
         model=words(machine),
         seconds=sum(parts.values()),
@@ -395,13 +400,3 @@ def _stages(
         gradient_bytes=_GRADIENT_BYTES,
         schedule=SCHEDULES[0],
     )
-
-
-def _summed(model: HybridModel, machine: Machine, stages: formulas.Stages) -> float:
-    """Seconds in which a stage's ranks sum, once a step, gradients of weights that all hold."""
-    assert model.work is not None
-    elements = model.work.summed_gradients(int(stages.tp[0]))
-    # The tp ranks sum these gradients as replicas do.
-    replicas = stages._replace(tp=stages.dp, dp=stages.tp)
-    held = np.array([elements]), np.zeros(1)
-    return float(formulas.reduction(held, machine, replicas, np.zeros(1))[1][0])

@@ -46,7 +46,14 @@ class GraphLayer(Layer):
         self, machine: Machine, rows: Rows, tp: int, shared: bool, part: Array
     ) -> tuple[Figure, ...]:
         """The figures of ``LayerSeconds`` for (U,) parts of the batch."""
-        products, others = _row_seconds(machine, rows, part)
+        # Of products, (R, U), and of other kernels, (K, U).
+        whole = rows.sizes[..., None]
+        batch, m, n, k = np.moveaxis(np.where(rows.grows[..., None], whole * part, whole), 1, 0)
+        products = matmul_seconds(machine, m, n, k, batch) * rows.product_runs[:, None]
+        whole = rows.flops[:, None]
+        flops = np.where(rows.flops_grow[:, None], whole * part, whole)
+        others = roofline_seconds(machine, flops, _bytes(machine, rows.traffic, part))
+        others = others * rows.kernel_runs[:, None]
         program, peak = self.work.program, machine.attention_flops
 
         def total(phase: int, core: bool) -> Array:
@@ -171,17 +178,6 @@ class GraphLayer(Layer):
                 different = figures(rank, is_shared and rank > 1, parts)
                 result[:, which] = different[:, place.reshape(-1)]
         return result
-
-
-def _row_seconds(machine: Machine, rows: Rows, part: Array) -> tuple[Array, Array]:
-    """(R, U) and (K, U) seconds of products and other kernels for (U,) parts of the batch."""
-    sizes = np.where(rows.grows[..., None], rows.sizes[..., None] * part, rows.sizes[..., None])
-    batch, m, n, k = np.moveaxis(sizes, 1, 0)
-    products = matmul_seconds(machine, m, n, k, batch) * rows.product_runs[:, None]
-    flops = np.where(rows.flops_grow[:, None], rows.flops[:, None] * part, rows.flops[:, None])
-    others = roofline_seconds(machine, flops, _bytes(machine, rows.traffic, part))
-    others = others * rows.kernel_runs[:, None]
-    return products, others
 
 
 def _bytes(machine: Machine, parts: Array, part: Array) -> Array:

@@ -522,7 +522,7 @@ class Work:
         of_dimension = self._once(self.splitting.dimension_shares, tp)
         of_instruction = self._once(self.splitting.instruction_shares, tp)
         held = self.held(tp, sequence_parallel)
-        products, others = [], []
+        products, others = list[tuple[Any, ...]](), list[tuple[Any, ...]]()
         for number in self.of_label.get(label, []):
             kernel = self.kernels[number]
             index = kernel.members[0]
@@ -545,7 +545,15 @@ class Work:
             does = any(program.grows[t] for t in (*kernel.reads, *kernel.writes))
             others.append((flops, does, traffic, *place))
         sums = self._sums(label, tp, [row[-1] for row in products])
-        return _rows_of(products, others, sums)
+        # The fields of each are those of ``Rows``, in its order.
+        wide, whole, flag = np.zeros((0, PARTS)), np.zeros(0, int), np.zeros(0, bool)
+        no_products = [wide, wide > 0, whole, flag, whole, whole]
+        no_others = [whole, flag, wide, whole, flag, whole]
+        columns: list[Array] = []
+        for rows, empty in ((products, no_products), (others, no_others)):
+            arrays = [np.array(column) for column in zip(*rows, strict=True)]
+            columns += arrays[: len(empty)] if rows else empty
+        return Rows(sums, *columns)
 
     def _moved(self, index: int) -> Array:
         """(4,) what an instruction moves that is never fused."""
@@ -727,15 +735,3 @@ class Work:
             if self.kernels[number].phase == FORWARD
         ]  # fmt: skip
         return max(results, key=lambda t: self.program.elements[t], default=None)
-
-
-def _rows_of(products: list[tuple[Any, ...]], others: list[tuple[Any, ...]], sums: Sums) -> Rows:
-    """Rows as arrays; the fields of each are those of ``Rows``, in its order."""
-    wide, number, flag = np.zeros((0, PARTS)), np.zeros(0, int), np.zeros(0, bool)
-    no_products = [wide, wide > 0, number, flag, number, number]
-    no_others = [number, flag, wide, number, flag, number]
-    columns: list[Array] = []
-    for rows, empty in ((products, no_products), (others, no_others)):
-        arrays = [np.array(column) for column in zip(*rows, strict=True)]
-        columns += arrays[: len(empty)] if rows else empty
-    return Rows(sums, *columns)

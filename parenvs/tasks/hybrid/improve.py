@@ -54,7 +54,11 @@ def source_of(
             f"{', '.join(settings)}: problems of {instance} have settings of their own; leave it "
             "out, or name one instance"
         )
-    names = _of_family(instance, family)
+    if is_bank:
+        families = {f"{instance}/{x}": family_of(instance, x) for x in range(BANKS[instance])}
+    else:
+        families = {x.instance: family_named(x.instance) for x in problem_sets()[instance]}
+    names = chosen(families, family, instance)
     if fresh:
         return games.Drawn(partial(_fresh, instance, family))
     return games.Members(names, _kept, order) if is_set else games.Members(names, _kept)
@@ -77,15 +81,6 @@ def named(instance: Any, **settings: Any) -> Start:
 @lru_cache(maxsize=KEPT_STARTS)
 def _kept(name: str) -> Start:
     return start_of(name)
-
-
-def _of_family(place: str, family: str | None) -> list[str]:
-    """Return the names of a bank's or a set's problems of a family, or of all."""
-    if place in BANKS:
-        families = {f"{place}/{x}": family_of(place, x) for x in range(BANKS[place])}
-    else:
-        families = {x.instance: family_named(x.instance) for x in problem_sets()[place]}
-    return chosen(families, family, place)
 
 
 def _fresh(place: str, family: str | None, stream: games.Stream) -> Start:

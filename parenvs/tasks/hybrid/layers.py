@@ -450,19 +450,18 @@ class TransformerBlock(_ShapeLayer):
         forward = forward + np.maximum(0.0, ring - attention)
         backward = backward + np.maximum(0.0, 2 * ring - 2.5 * attention)
         if shape.experts > 1:
+            size = machine.width * tokens * shape.hidden * shape.capacity / split.shared
+            group = split.expert, split.of_expert
+            if stack.two_levels:
+                once = stack.once_a_server
+                sent = machine.exchanges.dispatch(size, shape.active, *group, once)
+            else:
+                sent = machine.exchanges.all_to_all(size * shape.active, *group)
             # To the experts and back.
-            dealt = 2 * self._dispatch(machine, split)
+            dealt = 2 * sent
             hidden = [stack.expert_overlap * np.minimum(dealt, beside) for beside in products]
             forward, backward = forward + dealt - hidden[0], backward + dealt - hidden[1]
         return forward, backward
-
-    def _dispatch(self, machine: Machine, split: Split) -> Figure:
-        shape, stack, links = self.shape, machine.stack, machine.exchanges
-        once = machine.width * self.tokens(split) * shape.hidden * shape.capacity / split.shared
-        if not stack.two_levels:
-            return links.all_to_all(once * shape.active, split.expert, split.of_expert)
-        copies = shape.active
-        return links.dispatch(once, copies, split.expert, split.of_expert, stack.once_a_server)
 
     def parameters(self, split: Split) -> tuple[Figure, Figure]:
         """See ``Layer.parameters``: matrices are divided by tp, norms and output biases are not."""

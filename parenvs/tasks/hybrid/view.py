@@ -52,13 +52,10 @@ def text(report: HybridReport | Hybrid, color: bool = False) -> str:
     stages; equal neighbors share a row. ``color`` colors stages with ANSI escapes.
     """
     lines = wrapped([title(report), SEPARATOR.join(verdict(report))])
-    if not isinstance(report, HybridReport):
-        return "\n".join(lines)
-    lines += reason_lines(report.reasons)
-    if not report.stages:
-        return "\n".join(lines)
-    lines += wrapped(notes(report))
-    lines += ["", *_seconds(report), "", *_table(report, color)]
+    if isinstance(report, HybridReport):
+        lines += reason_lines(report.reasons)
+        if report.stages:
+            lines += [*wrapped(notes(report)), "", *_seconds(report), "", *_table(report, color)]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -139,18 +139,6 @@ def slowest(
 
 
 @bare
-def _deal_evenly(plan: Plan, layers: int) -> None:
-    """Deal layers out evenly over the pieces, embedding and head as a layer each."""
-    pieces = plan.numbers[col.COUNT] * plan.numbers[col.CHUNKS]
-    for piece in range(pieces):
-        # n + 2 units with embedding and head; the first unit is the embedding, hence - 1.
-        end = int(np.rint((piece + 1) * (layers + 2) / pieces)) - 1
-        if layers % pieces == 0:
-            end = (piece + 1) * (layers // pieces)
-        plan.ends[piece] = layers if piece == pieces - 1 else min(max(end, 0), layers)
-
-
-@bare
 def _recompute(plan: Plan, full: float, selective: float) -> None:
     """Recompute such shares of the layers of every stage, rounded up."""
     for stage in range(plan.numbers[col.COUNT]):
@@ -196,18 +184,31 @@ def _stages(plan: Plan, value: float, towards: int) -> bool:
 
 
 @bare
-def _chunks(plan: Plan, value: float, towards: int) -> None:
-    """Another number of chunks: more or less by ``towards``, or ``value`` times as many; 0: one."""
-    count, before = plan.numbers[col.COUNT], plan.numbers[col.CHUNKS]
-    chunks = max(before + towards if towards != 0 else int(np.rint(before * value)), 1)
-    plan.numbers[col.CHUNKS] = chunks if chunks * count <= max(2 * before * count, FEW) else 1
-
-
-@bare
-def _balance(problems: Problems, row: int, plan: Plan) -> None:
-    """Deal layers out by the devices and speeds of the stages; several chunks stay."""
-    count, layers, whole = plan.numbers[col.COUNT], problems.known[row].layers, 0.0
-    for turn in range(2 if plan.numbers[col.CHUNKS] == 1 else 0):
+def _layout(
+    problems: Problems, row: int, plan: Plan, kind: int, value: float, towards: int
+) -> bool:
+    """Moves after which all stages recompute the shares of layers that the plan did."""
+    layers, count = problems.known[row].layers, plan.numbers[col.COUNT]
+    full, selective = total(plan, col.FULL, count), total(plan, col.SELECTIVE, count)
+    if kind == catalog.BY_STAGES and not _stages(plan, value, towards):
+        return False
+    if kind == catalog.BY_CHUNKS:  # more or less by ``towards``, or ``value`` times; 0: one
+        before = plan.numbers[col.CHUNKS]
+        chunks = max(before + towards if towards != 0 else int(np.rint(before * value)), 1)
+        plan.numbers[col.CHUNKS] = chunks if chunks * count <= max(2 * before * count, FEW) else 1
+    pieces, whole = plan.numbers[col.COUNT] * plan.numbers[col.CHUNKS], 0.0
+    # Every piece but the first and the last has a layer.
+    if pieces > layers + 2:
+        return False
+    # Layers are dealt out evenly over the pieces, embedding and head as a layer each.
+    for piece in range(0 if kind == catalog.BY_BALANCE else pieces):
+        # n + 2 units with embedding and head; the first unit is the embedding, hence - 1.
+        end = int(np.rint((piece + 1) * (layers + 2) / pieces)) - 1
+        if layers % pieces == 0:
+            end = (piece + 1) * (layers // pieces)
+        plan.ends[piece] = layers if piece == pieces - 1 else min(max(end, 0), layers)
+    # Or by the devices and speeds of the stages; several chunks stay.
+    for turn in range(2 if kind == catalog.BY_BALANCE and pieces == count else 0):
         first, weight = 0, 0.0
         for stage in range(count):
             devices = plan.stages[stage, col.DEVICES]
@@ -218,26 +219,6 @@ def _balance(problems: Problems, row: int, plan: Plan) -> None:
                 # The last stage ends where the chain does, whatever was rounded.
                 plan.ends[stage] = layers if stage == count - 1 else min(max(end, 0), layers)
         whole = weight
-
-
-@bare
-def _layout(
-    problems: Problems, row: int, plan: Plan, kind: int, value: float, towards: int
-) -> bool:
-    """Moves after which all stages recompute the shares of layers that the plan did."""
-    layers, count = problems.known[row].layers, plan.numbers[col.COUNT]
-    full, selective = total(plan, col.FULL, count), total(plan, col.SELECTIVE, count)
-    if kind == catalog.BY_STAGES and not _stages(plan, value, towards):
-        return False
-    if kind == catalog.BY_CHUNKS:
-        _chunks(plan, value, towards)
-    # Every piece but the first and the last has a layer.
-    if plan.numbers[col.COUNT] * plan.numbers[col.CHUNKS] > layers + 2:
-        return False
-    if kind == catalog.BY_BALANCE:
-        _balance(problems, row, plan)
-    else:
-        _deal_evenly(plan, layers)
     _recompute(plan, full / max(layers, 1), selective / max(layers, 1))
     return True
 
@@ -329,18 +310,6 @@ def _split(plan: Plan, stage: int, parts: int) -> bool:
 
 
 @bare
-def _devices(plan: Plan, stage: int, value: float, towards: int, inside: int) -> bool:
-    """A stage gives a share of its devices to a neighbor; ``value`` 0: those of one server."""
-    stages, other = plan.stages, stage + towards
-    if other < 0 or other >= plan.numbers[col.COUNT]:
-        return False
-    given = int(stages[stage, col.DEVICES] * value) if value != 0 else inside
-    stages[stage, col.DEVICES] -= given
-    stages[other, col.DEVICES] += given
-    return True
-
-
-@bare
 def _tp(plan: Plan, first: int, end: int, value: float) -> bool:
     """``value`` times the tp of some stages."""
     good = True
@@ -348,15 +317,6 @@ def _tp(plan: Plan, first: int, end: int, value: float) -> bool:
         plan.stages[stage, col.TP] = _scaled(plan.stages[stage, col.TP], value)
         good = good and plan.stages[stage, col.TP] > 0
     return good
-
-
-@bare
-def _stage_recompute(plan: Plan, stage: int, value: int, towards: int) -> None:
-    """``value`` more layers of a stage in full; with ``towards`` 1 the attention of all others."""
-    stages, size = plan.stages, layers_of(plan, stage)
-    full = min(max(stages[stage, col.FULL] + value, 0), size)
-    stages[stage, col.FULL] = 0 if towards == 1 else full
-    stages[stage, col.SELECTIVE] = size if towards == 1 else 0
 
 
 @bare
@@ -404,13 +364,23 @@ def change(
     elif kind == catalog.BY_SPLIT:
         return _split(plan, stage, int(value))
     elif kind == catalog.BY_DEVICES:
-        return _devices(plan, stage, value, towards, inside)
+        # A share of them to a neighbor; 0: those of one server.
+        other = stage + towards
+        if other < 0 or other >= count:
+            return False
+        given = int(stages[stage, col.DEVICES] * value) if value != 0 else inside
+        stages[stage, col.DEVICES] -= given
+        stages[other, col.DEVICES] += given
     elif kind == catalog.BY_STAGE_TP:
         return _tp(plan, stage, stage + 1, value)
     elif kind == catalog.BY_STAGE_ZERO:
         stages[stage, col.ZERO] = 1 if stages[stage, col.ZERO] == 0 else 0
     elif kind == catalog.BY_STAGE_RECOMPUTE:
-        _stage_recompute(plan, stage, int(value), towards)
+        # ``value`` more layers in full; with ``towards`` 1 the attention of all.
+        size = layers_of(plan, stage)
+        full = min(max(stages[stage, col.FULL] + int(value), 0), size)
+        stages[stage, col.FULL] = 0 if towards == 1 else full
+        stages[stage, col.SELECTIVE] = size if towards == 1 else 0
     return True
 
 
