@@ -346,8 +346,8 @@ def types(speeds: Array, holds: Array, most: int, states: int) -> list[Array]:
     best = added[0].copy()
     cuts: list[Array] = []
     chosen = [np.array([0, count])]
-    for kinds in range(2, min(most, len(np.unique(fast))) + 1):
-        # Shortest path over cuts: the best ``kinds - 1`` types in front, and one more.
+    for _ in range(min(most, len(np.unique(fast))) - 1):
+        # Shortest path over cuts: the best types in front, and one more.
         through = best[:, None] + added
         cuts.append(through.argmin(axis=0))
         best = through.min(axis=0)
@@ -356,10 +356,8 @@ def types(speeds: Array, holds: Array, most: int, states: int) -> list[Array]:
             bounds.append(int(back[bounds[-1]]))
         bounds_of_types = np.array([0, *bounds[::-1]])
         # A type of c servers has 0 to c of them in use, c + 1 states.
-        if (
-            np.prod(np.diff(bounds_of_types) + 1.0) <= states
-            and len(np.unique(bounds_of_types)) == kinds + 1
-        ):
+        sizes = np.diff(bounds_of_types)
+        if np.prod(sizes + 1.0) <= states and sizes.all():
             chosen.append(bounds_of_types)
     return [order[a:b] for a, b in zip(chosen[-1][:-1], chosen[-1][1:], strict=True)]
 

@@ -65,7 +65,16 @@ class GraphLayer(Layer):
         core, core_backward = total(FORWARD, True), total(BACKWARD, True)
         again, is_fused = core, peak is not None and rows.product_core.any()
         if peak is not None and is_fused:
-            core = self._fused_attention(machine, peak, rows, part)
+            of_core = rows.product_core & (rows.product_at == FORWARD)
+            sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
+            square = 2.0 * float((sizes.prod(axis=1) * times).sum())
+            square *= 0.5 if self.label in self.work.cores.causal else 1.0
+            batch, m, n, k = sizes.T
+            # Scores are the largest of a product's three arrays; the others are read or written.
+            arrays = np.stack([batch * m * k, batch * k * n, batch * m * n])
+            moved = float(((arrays.sum(axis=0) - arrays.max(axis=0)) * times).sum())
+            # One kernel, whose FLOPs or bytes take longer.
+            core = np.maximum(square / peak, machine.width * moved / machine.memory_bw) * part
             again, core_backward = np.zeros_like(part), 2.5 * core
         if program.twice:
             # Only layers have products that checkpoints make again.
@@ -80,21 +89,6 @@ class GraphLayer(Layer):
         ends = np.flatnonzero((rows.product_at == FORWARD) & ~rows.product_core)
         last = products[ends[-1]] if len(ends) else np.zeros_like(part)
         return forward + core, backward + core_backward, ahead, back, again, last
-
-    def _fused_attention(
-        self, machine: Machine, attention_flops: float, rows: Rows, part: Array
-    ) -> Array:
-        """(U,) seconds of the forward pass of attention as one kernel of so many FLOP/s."""
-        of_core = rows.product_core & (rows.product_at == FORWARD)
-        sizes, times = rows.sizes[of_core], rows.product_runs[of_core]
-        square = 2.0 * float((sizes.prod(axis=1) * times).sum())
-        square *= 0.5 if self.label in self.work.cores.causal else 1.0
-        batch, m, n, k = sizes.T
-        # Scores are the largest of a product's three arrays; the others are read or written.
-        arrays = np.stack([batch * m * k, batch * k * n, batch * m * n])
-        moved = float(((arrays.sum(axis=0) - arrays.max(axis=0)) * times).sum())
-        traffic = machine.width * moved / machine.memory_bw
-        return np.maximum(square / attention_flops, traffic) * part
 
     def _exchange(
         self,

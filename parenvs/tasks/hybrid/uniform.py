@@ -109,20 +109,6 @@ class Uniform:
         _, order = np.unique(self.schedule, return_inverse=True)
         groups = order * (self.pp.max(initial=0) + 1) + self.pp
         # Layers are asked once for each different split: thousands of plans have a few hundred.
-        split, alike = self._splits()
-        layers = (model.embedding, model.head, *model.kinds)
-        shape = split.tp.shape
-        tables = [None if x is None else figures_of(x, machine, split, shape) for x in layers]
-        for group in np.unique(groups):
-            which = np.flatnonzero(groups == group)
-            front, back, *kinds = (
-                None if table is None else table[:, alike[which]] for table in tables
-            )
-            chain = Chain(kinds, front, back, model.tied_parameters, model.tied_share)
-            yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
-
-    def _splits(self) -> tuple[Split, Array]:
-        """Return how plans split layers, those that differ, (k,) a field; and (N,) that of each."""
         names = ("tp", "micro_batch", "context", "sequence_parallel", "expert", "expert_tp")
         columns = [getattr(self, name).astype(np.int64) for name in names]
         # One whole number for all fields of a split.
@@ -130,7 +116,16 @@ class Uniform:
         _, first, alike = np.unique(code, return_index=True, return_inverse=True)
         tp, samples, context, shared, expert, expert_tp = (column[first] for column in columns)
         expert_tp = expert_tp if expert_tp.any() else 0
-        return Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp), alike
+        split = Split(tp, samples * 1.0, context, shared > 0, expert, expert_tp)
+        layers = (model.embedding, model.head, *model.kinds)
+        tables = [None if x is None else figures_of(x, machine, split, tp.shape) for x in layers]
+        for group in np.unique(groups):
+            which = np.flatnonzero(groups == group)
+            front, back, *kinds = (
+                None if table is None else table[:, alike[which]] for table in tables
+            )
+            chain = Chain(kinds, front, back, model.tied_parameters, model.tied_share)
+            yield which, chain, uniform_stages(model, self.take(which), int(self.pp[which[0]]))
 
 
 def concatenated(parts: Sequence[Uniform]) -> Uniform:

@@ -224,18 +224,6 @@ def _layout(
 
 
 @bare
-def _sort(problems: Problems, row: int, servers: Array, towards: int) -> None:
-    """Servers by their speed, the fastest first (``towards`` 1) or last."""
-    speeds = problems.speeds[row]
-    for server in range(problems.known[row].servers):
-        place = server
-        while place > 0 and towards * speeds[servers[place - 1]] < towards * speeds[server]:
-            servers[place] = servers[place - 1]
-            place -= 1
-        servers[place] = server
-
-
-@bare
 def _swap(problems: Problems, row: int, plan: Plan, value: int, towards: int, order: Array) -> None:
     """The busiest stage's slowest server for the fastest one of a stage that is little busy.
 
@@ -330,7 +318,14 @@ def change(
     if kind <= catalog.BY_BALANCE:
         return _layout(problems, row, plan, kind, value, towards)
     if kind == catalog.BY_SORTING:
-        _sort(problems, row, plan.servers, towards)
+        # Servers by their speed, the fastest first (``towards`` 1) or last.
+        servers, speeds = plan.servers, problems.speeds[row]
+        for server in range(problems.known[row].servers):
+            place = server
+            while place > 0 and towards * speeds[servers[place - 1]] < towards * speeds[server]:
+                servers[place] = servers[place - 1]
+                place -= 1
+            servers[place] = server
     elif kind == catalog.BY_SWAP:
         _swap(problems, row, plan, int(value), towards, order)
     elif kind == catalog.BY_TP:
