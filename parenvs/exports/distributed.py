@@ -7,11 +7,14 @@ and ``optimizer.state.NAME.KIND``. Of the folder's pickles nothing is run, see `
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
 import math
 import os
 import pickle
 import struct
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +39,7 @@ from torch.futures import Future
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.checkpoint import check_shape
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import jointly, parameters_of
+from parenvs.exports.state import groups_of, jointly, parameters_of, set_groups
 from parenvs.exports.stream import Stream
 from parenvs.files import StrPath
 from parenvs.tensors import Inert, Pickled, read_tensors
@@ -169,6 +172,7 @@ def _entry(
 
 MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
 """Beginnings of names: parameters, what the optimizer keeps of them, and ours."""
+GROUPS = f"{OWN}.groups"
 
 
 def export(
@@ -181,7 +185,8 @@ def export(
     """Write a folder of ``torch.distributed.checkpoint``; every process of the group calls it.
 
     Parameters and the optimizer's tensors are in it, and, as ``parenvs.steps`` and
-    ``parenvs.stream.*``, what a job needs to go on; the options of groups are not.
+    ``parenvs.stream.*``, what a job needs to go on; as ``parenvs.groups`` options of groups, such
+    as learning rates, in JSON.
     """
     state = {f"{MODEL}.{name}": x.detach() for name, x in parameters_of(parallel)}
     for name, parameter in parameters_of(parallel):
@@ -190,6 +195,7 @@ def export(
                 state[f"{STATE}.{name}.{kind}"] = torch.as_tensor(value)
     position = stream.state_dict() if stream else {}
     state[f"{OWN}.steps"] = torch.tensor(steps)
+    state[GROUPS] = torch.tensor(list(json.dumps(groups_of(optimizer)).encode()), dtype=torch.uint8)
     state |= {f"{OWN}.stream.{key}": torch.tensor(int(x)) for key, x in position.items()}
     dcp.save(state, checkpoint_id=folder)
 
@@ -205,7 +211,8 @@ def load(
     Args:
         folder: the folder.
         parallel: the module.
-        optimizer: of its parameters; if the folder has no state of it, it begins anew.
+        optimizer: of its parameters; if the folder has no state of it, it begins anew. Of another
+            program's folder it keeps its own learning rates, and a warning says so.
         stream: the order of samples, which goes on where the folder was written.
 
     Returns:
@@ -251,9 +258,12 @@ def load(
                     state[full] = kinds[kind] = torch.zeros_like(like, dtype=entry.properties.dtype)
             if kinds:
                 state_of[parameter] = kinds
-        numbers = {key: torch.tensor(0) for key in stored if key.startswith(f"{OWN}.")}
-        for key in numbers:
-            if stored[key].size != ():
+        numbers = {
+            key: torch.zeros(entry.size, dtype=entry.properties.dtype)
+            for key, entry in stored.items() if key.startswith(f"{OWN}.")
+        }  # fmt: skip
+        for key, value in numbers.items():
+            if value.ndim != (key == GROUPS):
                 raise ParenvsError(f"{folder}: {shown(key)} is no number")
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")
@@ -278,8 +288,20 @@ def load(
         if "shuffle" in position:
             position["shuffle"] = bool(position["shuffle"])
         stream.load_state_dict(position)
+    if GROUPS in numbers:
+        jointly(lambda: set_groups(folder, optimizer, _groups(folder, numbers[GROUPS])))
+    elif state_of:
+        warnings.warn(f"{folder}: has no learning rates; those of the optimizer stay", stacklevel=2)
     optimizer.state.update(state_of)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
+
+
+def _groups(folder: StrPath, values: torch.Tensor) -> list[dict[str, Any]]:
+    with contextlib.suppress(ValueError, RecursionError, OverflowError):
+        groups = json.loads(bytes(values.tolist()))
+        if isinstance(groups, list) and all(isinstance(group, dict) for group in groups):
+            return groups
+    raise ParenvsError(f"{folder}: {GROUPS} is no JSON of groups of parameters")
 
 
 def _read_piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:

@@ -117,17 +117,7 @@ def current_state(
                 )
             tensors[name, kind] = local
     position = stream.state_dict() if stream else None
-    plain = (bool, int, float, str, type(None))
-    groups = [
-        {
-            key: list(x) if isinstance(x, tuple) else x
-            for key, x in group.items()
-            if isinstance(x, plain)
-            or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
-        }
-        for group in optimizer.param_groups
-    ]
-    head = Head(steps, type(optimizer).__name__, groups, described, position)
+    head = Head(steps, type(optimizer).__name__, groups_of(optimizer), described, position)
     # Ranks count tp first, then replicas, then stages, as the mesh does.
     rank = place.model + degrees.tensor * (place.data + degrees.data * place.pipe)
     return Holding(rank, plan, parallel.plan, head, boxes, tensors)
@@ -263,12 +253,6 @@ def _install(
             f"{where}: has the state of {shown(head.optimizer)}, and the optimizer is "
             f"{type(optimizer).__name__}"
         )
-    # Groups are matched by position: their options are put back, their parameters go by name.
-    if len(head.groups) != len(optimizer.param_groups):
-        raise ParenvsError(
-            f"{where}: has {len(head.groups)} groups of parameters, and the optimizer "
-            f"has {len(optimizer.param_groups)}"
-        )
     if stream is not None:
         if head.stream is None:
             raise ParenvsError(
@@ -278,11 +262,7 @@ def _install(
             stream.load_state_dict(head.stream)
         except ParenvsError as error:
             raise ParenvsError(f"{where}: {error}") from None
-    for group, options in zip(optimizer.param_groups, head.groups, strict=True):
-        group.update({
-            key: tuple(value) if isinstance(value, list) else value
-            for key, value in options.items() if key in group and key != "params"
-        })  # fmt: skip
+    set_groups(where, optimizer, head.groups)
     for name, parameter in parameters_of(parallel):
         shape = tuple(parameter.shape)
         stored = head.tensors.get(name)
@@ -317,6 +297,42 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
     for part in parallel.parts:
         for name, parameter in part.named_parameters():
             yield part.name_of(name), parameter
+
+
+def set_groups(
+    where: StrPath, optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]]
+) -> None:
+    """Put back the options of an optimizer's groups, such as learning rates, by their position.
+
+    Raises:
+        ParenvsError: it has another number of groups.
+    """
+    if len(groups) != len(optimizer.param_groups):
+        raise ParenvsError(
+            f"{where}: has {len(groups)} groups of parameters, and the optimizer "
+            f"has {len(optimizer.param_groups)}"
+        )
+    for group, options in zip(optimizer.param_groups, groups, strict=True):
+        # A scheduler that goes on asks for the first rate.
+        known = {*group, "initial_lr"} - {"params"}
+        group.update({
+            key: tuple(value) if isinstance(value, list) else value
+            for key, value in options.items() if key in known
+        })  # fmt: skip
+
+
+def groups_of(optimizer: torch.optim.Optimizer) -> list[dict[str, Any]]:
+    """Return the options of each group that are numbers, texts or tuples of them."""
+    plain = (bool, int, float, str, type(None))
+    return [
+        {
+            key: list(x) if isinstance(x, tuple) else x
+            for key, x in group.items()
+            if isinstance(x, plain)
+            or (isinstance(x, tuple) and all(isinstance(y, plain) for y in x))
+        }
+        for group in optimizer.param_groups
+    ]
 
 
 def _local(value: torch.Tensor) -> torch.Tensor:

@@ -1,6 +1,7 @@
 """``parenvs tune``: ask, tell, show and run from a journal."""
 
 import json
+import sys
 
 import pytest
 from commands import good
@@ -86,3 +87,35 @@ for step in range(8):
         else:
             assert other["seconds"] == [19.0 + plan["context"] + 2 * len(plan["stages"])]
     assert "best: trial" in said and "expected (" in err
+
+
+NET = """
+import torch
+from torch import nn
+
+def make():
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(16, 16), nn.Tanh()) for _ in range(4)))
+
+def batch():
+    return torch.ones(8, 16)
+"""
+
+
+@pytest.mark.slow
+def test_tune__a_module_on_this_machine(run, tmp_path, monkeypatch):
+    """The guide's commands: the machine is measured, plans run, and each tells its seconds."""
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(NET)
+    good(run("calibrate", "--out", "machine.json", "--repeats", 2, "--largest", 0.07))
+    module = ("net.py:make", "--args", "batch")
+    command = f"{sys.executable} -m parenvs run {{plan}} {' '.join(module)} --repeats 3 --json"
+    given = ("--cluster", "machine.json", "--batch", 8, "--for", "torch", "--precision", "fp32")
+    trials = ("--run", command, "--seconds", r'"step": \{"seconds": ([0-9.e-]+)', "--skip", 0)
+    status, said, err = run("tune", *module, *given, *trials, "--trials", 2)
+    assert status == 0, err
+    lines = [json.loads(line) for line in (tmp_path / "tune.jsonl").read_text().splitlines()]
+    told = [line["seconds"] for line in lines if "told" in line]
+    assert 1 <= len(told) <= 2 and all(0 < seconds[0] < 60 for seconds in told)
+    assert "best: trial" in said

@@ -138,14 +138,49 @@ def packed_anew(folder, data, metadata, change):
     return out.getvalue()
 
 
+def linear():
+    module = torch.nn.Linear(4, 3)
+    items = dict(module.named_parameters()).items
+    part = SimpleNamespace(named_parameters=items, name_of=lambda name: name)
+    return module, SimpleNamespace(parts=[part])
+
+
+def test_export__learning_rates_and_schedulers_go_on(tmp_path, alone):
+    """Six steps of a schedule, or three, a folder, and three: the same weights."""
+    from parenvs.exports.distributed import export, load
+
+    def made(module, last):
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.1)
+        return optimizer, lambda: torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5, last)
+
+    def trained(module, optimizer, scheduler, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            module(torch.ones(2, 4)).square().mean().backward()
+            optimizer.step()
+            scheduler.step()
+
+    torch.manual_seed(0)
+    (module, parallel), (other, other_parallel) = linear(), linear()
+    optimizer, schedule = made(module, -1)
+    scheduler = schedule()
+    trained(module, optimizer, scheduler, 3)
+    export(tmp_path, parallel, optimizer, 3)
+    again, schedule = made(other, 2)
+    assert load(tmp_path, other_parallel, again) == 3
+    assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"] == 0.05
+    trained(module, optimizer, scheduler, 3)
+    trained(other, again, schedule(), 3)
+    assert again.param_groups[0]["lr"] == optimizer.param_groups[0]["lr"]
+    assert torch.equal(module.weight, other.weight)
+
+
 def test_load__damaged_files_are_one_line(tmp_path, alone):
     """The optimizer is as before; a whole folder is read."""
     from parenvs.exports.distributed import load
 
-    module = torch.nn.Linear(4, 3)
-    named = dict(module.named_parameters())
-    part = SimpleNamespace(named_parameters=named.items, name_of=lambda name: name)
-    parallel, optimizer = SimpleNamespace(parts=[part]), torch.optim.Adam(module.parameters())
+    module, parallel = linear()
+    named, optimizer = dict(module.named_parameters()), torch.optim.Adam(module.parameters())
     state = {"model": {name: torch.ones_like(x) for name, x in named.items()}}
     state["optimizer.state.weight.exp_avg"] = torch.full((3, 4), 2.0)
     dcp.save({**state, "parenvs.steps": torch.tensor(7)}, checkpoint_id=tmp_path)
@@ -167,7 +202,8 @@ def test_load__damaged_files_are_one_line(tmp_path, alone):
             load(tmp_path, parallel, optimizer)
     (tmp_path / ".metadata").write_bytes(metadata)
     path.write_bytes(data)
-    assert load(tmp_path, parallel, optimizer) == 7
+    with pytest.warns(UserWarning, match="has no learning rates; those of the optimizer stay"):
+        assert load(tmp_path, parallel, optimizer) == 7
     assert (module.weight == 1).all() and (optimizer.state[module.weight]["exp_avg"] == 2).all()
 
 
