@@ -7,7 +7,6 @@ and ``optimizer.state.NAME.KIND``. Of the folder's pickles nothing is run, see `
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import math
@@ -19,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
@@ -39,7 +39,7 @@ from torch.futures import Future
 from parenvs.errors import ParenvsError, one_line, shown
 from parenvs.exports.checkpoint import check_shape
 from parenvs.exports.parallel import Parallel
-from parenvs.exports.state import groups_of, jointly, parameters_of, set_groups
+from parenvs.exports.state import check_groups, groups_of, jointly, parameters_of, set_groups
 from parenvs.exports.stream import Stream
 from parenvs.files import StrPath
 from parenvs.tensors import Inert, Pickled, read_tensors
@@ -172,7 +172,8 @@ def _entry(
 
 MODEL, STATE, OWN = "model", "optimizer.state", "parenvs"
 """Beginnings of names: parameters, what the optimizer keeps of them, and ours."""
-GROUPS = f"{OWN}.groups"
+GROUPS, MOST_BYTES = f"{OWN}.groups", 10**7
+"""Name of the options of groups of parameters, in JSON of so many bytes at most."""
 
 
 def export(
@@ -258,13 +259,11 @@ def load(
                     state[full] = kinds[kind] = torch.zeros_like(like, dtype=entry.properties.dtype)
             if kinds:
                 state_of[parameter] = kinds
-        numbers = {
-            key: torch.zeros(entry.size, dtype=entry.properties.dtype)
-            for key, entry in stored.items() if key.startswith(f"{OWN}.")
-        }  # fmt: skip
-        for key, value in numbers.items():
-            if value.ndim != (key == GROUPS):
+        own = {key: entry for key, entry in stored.items() if key.startswith(f"{OWN}.")}
+        for key, entry in own.items():
+            if len(entry.size) != (key == GROUPS) or math.prod(entry.size) > MOST_BYTES:
                 raise ParenvsError(f"{folder}: {shown(key)} is no number")
+        numbers = {key: torch.zeros(x.size, dtype=x.properties.dtype) for key, x in own.items()}
         if stream is not None and not any(x.startswith(f"{OWN}.stream.") for x in numbers):
             raise ParenvsError(f"{folder}: has no position in a stream of samples")
         return state, numbers
@@ -280,6 +279,9 @@ def load(
         raise ParenvsError(
             f"{folder}: damaged (process {rank}: {one_line(Exception(cause))})"
         ) from None
+    groups = None
+    if GROUPS in numbers:
+        groups = jointly(lambda: _groups(folder, optimizer, numbers[GROUPS]))
     if stream is not None:
         prefix = f"{OWN}.stream."
         position: dict[str, Any] = {
@@ -288,20 +290,23 @@ def load(
         if "shuffle" in position:
             position["shuffle"] = bool(position["shuffle"])
         stream.load_state_dict(position)
-    if GROUPS in numbers:
-        jointly(lambda: set_groups(folder, optimizer, _groups(folder, numbers[GROUPS])))
+    if groups is not None:
+        set_groups(optimizer, groups)
     elif state_of:
         warnings.warn(f"{folder}: has no learning rates; those of the optimizer stay", stacklevel=2)
     optimizer.state.update(state_of)
     return int(numbers.get(f"{OWN}.steps", torch.tensor(0)))
 
 
-def _groups(folder: StrPath, values: torch.Tensor) -> list[dict[str, Any]]:
-    with contextlib.suppress(ValueError, RecursionError, OverflowError):
-        groups = json.loads(bytes(values.tolist()))
-        if isinstance(groups, list) and all(isinstance(group, dict) for group in groups):
-            return groups
-    raise ParenvsError(f"{folder}: {GROUPS} is no JSON of groups of parameters")
+def _groups(
+    folder: StrPath, optimizer: torch.optim.Optimizer, values: torch.Tensor
+) -> list[dict[str, Any]]:
+    try:
+        groups = msgspec.json.decode(bytes(values.tolist()), type=list[dict[str, Any]])
+    except (msgspec.DecodeError, ValueError, TypeError, RecursionError):
+        raise ParenvsError(f"{folder}: {GROUPS} is no JSON of groups of parameters") from None
+    check_groups(folder, optimizer, groups)
+    return groups
 
 
 def _read_piece(folder: Path, metadata: Metadata, item: ReadItem) -> torch.Tensor:

@@ -253,6 +253,7 @@ def _install(
             f"{where}: has the state of {shown(head.optimizer)}, and the optimizer is "
             f"{type(optimizer).__name__}"
         )
+    check_groups(where, optimizer, head.groups)
     if stream is not None:
         if head.stream is None:
             raise ParenvsError(
@@ -262,7 +263,7 @@ def _install(
             stream.load_state_dict(head.stream)
         except ParenvsError as error:
             raise ParenvsError(f"{where}: {error}") from None
-    set_groups(where, optimizer, head.groups)
+    set_groups(optimizer, head.groups)
     for name, parameter in parameters_of(parallel):
         shape = tuple(parameter.shape)
         stored = head.tensors.get(name)
@@ -299,19 +300,19 @@ def parameters_of(parallel: Parallel) -> Iterator[tuple[str, nn.Parameter]]:
             yield part.name_of(name), parameter
 
 
-def set_groups(
+def check_groups(
     where: StrPath, optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]]
 ) -> None:
-    """Put back the options of an optimizer's groups, such as learning rates, by their position.
-
-    Raises:
-        ParenvsError: it has another number of groups.
-    """
+    """Raise a ``ParenvsError`` if an optimizer has another number of groups."""
     if len(groups) != len(optimizer.param_groups):
         raise ParenvsError(
             f"{where}: has {len(groups)} groups of parameters, and the optimizer "
             f"has {len(optimizer.param_groups)}"
         )
+
+
+def set_groups(optimizer: torch.optim.Optimizer, groups: Sequence[dict[str, Any]]) -> None:
+    """Put back the options of an optimizer's groups, such as learning rates, by their position."""
     for group, options in zip(optimizer.param_groups, groups, strict=True):
         # A scheduler that goes on asks for the first rate.
         known = {*group, "initial_lr"} - {"params"}
