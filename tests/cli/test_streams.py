@@ -5,7 +5,6 @@ import io
 import json
 import os
 import sys
-from pathlib import Path
 
 import commands
 import pytest
@@ -14,8 +13,6 @@ from cases import each
 
 from parenvs import load_plan
 from parenvs.view import terminal
-
-ROOT = Path(__file__).parents[2]
 
 
 class Failing(io.TextIOWrapper):

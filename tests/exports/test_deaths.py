@@ -4,7 +4,6 @@ import multiprocessing
 import os
 import signal
 import socket
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from parenvs.exports.torch import torch_plan
 pytest.importorskip("jax")
 pytest.importorskip("torch")
 
-ROOT = Path(__file__).parents[2]
 MOST_SECONDS = 20.0
 
 

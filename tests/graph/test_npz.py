@@ -114,12 +114,6 @@ def changed(array, place, value):
     return out
 
 
-def swapped(graph, key, a, b):
-    """A copy with two values exchanged."""
-    array = getattr(graph, key)
-    return changed(changed(array, a, array[b]), b, array[a])
-
-
 def row(graph, opcode):
     """The first instruction of an opcode."""
     return graph.opcode.tolist().index(graph.opcodes.index(opcode))

@@ -13,7 +13,7 @@ from parenvs import judge
 from parenvs import view as viewer
 from parenvs.agents.partition.exact import exact_partition
 from parenvs.tasks.partition.problem import load_partitioning
-from parenvs.tasks.partition.view import REPLICATED, Cell, cells, grid
+from parenvs.tasks.partition.view import cells, grid
 from parenvs.view.page import STAGE_COLORS
 from parenvs.view.words import duration, merged, size
 
@@ -72,10 +72,6 @@ def blocked_paths(problem):
         if all(classes.blocked[classes.label[p]] for p in dims if graph.dims[p] > 1):
             found.add(path)
     return found
-
-
-def cell(path, state=REPLICATED, shape=(8, 8)):
-    return Cell(path, shape, state, False, 256.0, 256.0)
 
 
 # names

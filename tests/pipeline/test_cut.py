@@ -45,15 +45,6 @@ def env(tmp_path):
     return make(**toys.balanced().kwargs(tmp_path), candidates="all")
 
 
-def equal(a, b):
-    """Whether two observations or infos are the same, types of arrays included."""
-    assert a.keys() == b.keys()
-    return all(
-        np.asarray(a[key]).dtype == np.asarray(b[key]).dtype and np.array_equal(a[key], b[key])
-        for key in a
-    )
-
-
 def masks(env, info):
     """The mask, which must be the same in every dialect."""
     mask = info["action_mask"]

@@ -15,10 +15,6 @@ from parenvs.view.words import duration, size
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 
 
-def report_of(pipeline, cuts, device_cuts):
-    return judge(pipeline.plan(np.array(cuts), np.array(device_cuts)), pipeline)
-
-
 def partition_reports(name="t5-base"):
     """Batch partitioned over all devices, and variables by the paper's reward."""
     problem = partition_toys.shipped(name)
