@@ -78,10 +78,7 @@ def test_plan__pins_layers_and_leaves_devices_free(run):
         (("mine.json", *TASK, "--stack", "megatron-2023"), "did you mean 'megatron-202"),
         (("mine.json", *TASK, "--precision", "bf61"), "did you mean 'bf16'"),
         (("mine.json", *TASK, "--tp", "3"), "tp 3 does not divide heads 16"),
-        (
-            ("mine.json", *TASK, "--zero", "4"),
-            "'zero' must be some of 0, 1, 2 and 3, not (4,)",
-        ),
+        (("mine.json", *TASK, "--zero", "4"), "'zero' must be some of 0, 1, 2 and 3, not (4,)"),
         (("mine.json", *TASK, "--pin", "3"), "--pin '3' does not parse"),
         (
             ("mine.json", *TASK, "--rules", "shardy"),

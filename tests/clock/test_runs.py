@@ -191,19 +191,8 @@ def graph():
     ("model", "arguments", "options"),
     [
         ("Net", "batch", ("--task", "pipeline", "--stages", 2, "--micro-batch", 2)),
-        (
-            "Graph",
-            "graph",
-            (
-                "--task",
-                "partition",
-            ),
-        ),
-        (
-            "Seen",
-            "images",
-            ("--task", "hybrid", "--dp", 2, "--batch", 8, "--precision", "fp32"),
-        ),
+        ("Graph", "graph", ("--task", "partition")),
+        ("Seen", "images", ("--task", "hybrid", "--dp", 2, "--batch", 8, "--precision", "fp32")),
     ],
 )
 def test_run__inputs_by_name_and_without_samples(
@@ -338,11 +327,7 @@ def test_run__bad_input_is_one_line_and_status_2(monkeypatch, capfd, folder, cal
         ("own_net.py:make", ("--processes", 3), "--processes 3: the plan is for 2; give that"),
         ("own_net.py:make", ("--device", "tpu"), "--device 'tpu' is unknown; known: cpu, cuda"),
         ("own_net.py:make", ("--device", "cuda"), "--device cuda: 2 asked for, and PyTorch"),
-        (
-            "own_net.py:make",
-            ("--calibration", "small.json"),
-            "of 1 devices, and the plan has 2",
-        ),
+        ("own_net.py:make", ("--calibration", "small.json"), "of 1 devices, and the plan has 2"),
         ("own_net.py:make", ("--calibration", "bare.json"), "nothing was measured on it"),
         ("own_net.py:make", ("--calibration", "none.json"), "no file 'none.json'"),
         ("own_net.py:make", ("--repeats", 0), "--repeats must be from 1"),

@@ -9,13 +9,7 @@ from cases import each
 
 from parenvs.agents.elastic.policies import POLICIES, LookAhead, play
 from parenvs.errors import ParenvsError
-from parenvs.tasks.elastic.library import (
-    GONE,
-    RECOVERIES,
-    REDUNDANCY,
-    Candidate,
-    Library,
-)
+from parenvs.tasks.elastic.library import GONE, RECOVERIES, REDUNDANCY, Candidate, Library
 from parenvs.tasks.elastic.movement import Degrees
 from parenvs.tasks.elastic.problem import Course, Elastic, Moment, Recorded, hindsight
 from parenvs.tasks.elastic.problems import load_library

@@ -16,10 +16,7 @@ pytest.importorskip("torch")
 MOST_SECONDS = 20.0
 
 
-STAGES = {
-    "replicas of ranks": {(0, 3): 2},
-    "pipeline": {(0, 1): 1, (1, 3): 1},
-}
+STAGES = {"replicas of ranks": {(0, 3): 2}, "pipeline": {(0, 1): 1, (1, 3): 1}}
 """Plans of four processes: layers of each stage, and its tp."""
 
 

@@ -63,10 +63,7 @@ def test_metadata__runs_nothing(tmp_path, monkeypatch, content, words):
     assert not (tmp_path / "ran").exists() and not hasattr(Metadata, "strange")
 
 
-STATE = {
-    "model": {"a": torch.ones(3, 2, dtype=torch.bfloat16), "b": torch.tensor(3)},
-    "lr": 0.1,
-}
+STATE = {"model": {"a": torch.ones(3, 2, dtype=torch.bfloat16), "b": torch.tensor(3)}, "lr": 0.1}
 
 
 @pytest.fixture(scope="module")

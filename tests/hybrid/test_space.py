@@ -12,13 +12,7 @@ from parenvs import Cluster
 from parenvs.agents.hybrid.exact import robust
 from parenvs.errors import InfeasibleError, ParenvsError
 from parenvs.tasks.hybrid.explain import robustness, scenarios, under
-from parenvs.tasks.hybrid.space import (
-    LITTLE,
-    MOST_CHUNKS,
-    Constraints,
-    UniformSpace,
-    uniform_plans,
-)
+from parenvs.tasks.hybrid.space import LITTLE, MOST_CHUNKS, Constraints, UniformSpace, uniform_plans
 from parenvs.tasks.hybrid.stack import STACKS
 
 

@@ -13,10 +13,9 @@ REWARDS = ("paper", "step_time")
 
 
 def full_scope(scope, reward):
-    return {
-        ("variables", "paper"): "variables",
-        ("variables", "step_time"): "all",
-    }.get((scope, reward), "inputs")
+    return {("variables", "paper"): "variables", ("variables", "step_time"): "all"}.get(
+        (scope, reward), "inputs"
+    )
 
 
 def problems():
