@@ -39,6 +39,7 @@ from programs import (
     integers,
     layer,
     mlp,
+    optimized,
 )
 
 
@@ -332,39 +333,6 @@ def spectral_normalization() -> Program:
 # Optimizers
 
 
-def optimized(
-    update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
-    state: Tree,
-    truth: Tree = OPTIMIZER,
-    read: Callable[[Tree, Tree], Tree] = lambda params, state: params,
-) -> Program:
-    """``step(params, opt_state, batch)`` of the perceptron with an optimizer of one's own.
-
-    Args:
-        update: of gradients, state and params; returns new params and state.
-        state: abstract state.
-        truth: roles of the state.
-        read: weights at which the gradient is taken, of params and state.
-    """
-
-    def gradients_of(params: Tree, opt_state: Tree, batch: Tree) -> Any:
-        return jax.value_and_grad(mlp)(read(params, opt_state), batch)
-
-    def step(params: Tree, opt_state: Tree, batch: Tree) -> Any:
-        value, gradients = gradients_of(params, opt_state, batch)
-        with named_scope("update"):
-            params, opt_state = update(gradients, opt_state, params)
-        return params, opt_state, value
-
-    return Program(
-        step,
-        (MLP, state, VECTORS),
-        (VARIABLE, truth, BATCH),
-        lambda params, opt_state, batch: mlp(read(params, opt_state), batch),
-        gradients_of,
-    )
-
-
 def preconditioners() -> Program:
     """Shampoo: a matrix for the rows and one for the columns, whose inverse roots are kept too."""
     shapes = {"one": (16, 64), "two": (64, 10)}
@@ -385,20 +353,11 @@ def preconditioners() -> Program:
         step = roots @ g @ right / (jnp.trace(right) + 1e-6)
         return weight - 0.1 * step, {"left": left, "right": right, "roots": roots}
 
-    def step(params: Tree, opt_state: Tree, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, batch)
-        with named_scope("update"):
-            new = {n: changed(params[n], gradients[n], opt_state[n]) for n in params}
-            params, opt_state = ({n: pair[i] for n, pair in new.items()} for i in (0, 1))
-        return params, opt_state, value
+    def update(gradients: Tree, state: Tree, params: Tree) -> Any:
+        new = {n: changed(params[n], gradients[n], state[n]) for n in params}
+        return [{n: pair[i] for n, pair in new.items()} for i in (0, 1)]
 
-    return Program(
-        step,
-        (params, state, VECTORS),
-        (VARIABLE, OPTIMIZER, BATCH),
-        lambda params, opt_state, batch: loss(params, batch),
-        lambda params, opt_state, batch: jax.value_and_grad(loss)(params, batch),
-    )
+    return optimized(update, state, loss, params)
 
 
 def schedule_free() -> Program:
@@ -415,7 +374,8 @@ def schedule_free() -> Program:
         return params, {"fast": fast, "count": count}
 
     truth = {"fast": VARIABLE, "count": SCALAR}
-    return optimized(update, {"fast": MLP, "count": integers()}, truth, between)
+    state = {"fast": MLP, "count": integers()}
+    return optimized(update, state, truth=truth, read=between)
 
 
 def evolution() -> Program:

@@ -40,6 +40,7 @@ from programs import (
     integers,
     layer,
     mlp,
+    optimized,
     sgd,
 )
 
@@ -152,19 +153,7 @@ def _ensemble(batch: Tree, axes: Any) -> Program:
     def each(params: Tree, batch: Tree) -> Array:
         return jax.vmap(_regression, in_axes=(0, axes))(params, batch).sum()
 
-    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(each)(params, batch)
-        with named_scope("update"):
-            params, opt_state = jax.vmap(adam)(gradients, opt_state, params)
-        return params, opt_state, value
-
-    return Program(
-        step,
-        (_members(params), _members(adam_state(params)), batch),
-        (VARIABLE, OPTIMIZER, BATCH),
-        lambda params, opt_state, batch: each(params, batch),
-        lambda params, opt_state, batch: jax.value_and_grad(each)(params, batch),
-    )
+    return optimized(jax.vmap(adam), _members(adam_state(params)), each, _members(params), batch)
 
 
 def ensemble() -> Program:
@@ -191,19 +180,8 @@ def micro_batches_in_front() -> Program:
 
         return lax.scan(add, start, batch)[0]
 
-    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = total(jax.value_and_grad(mlp), params, batch)
-        with named_scope("update"):
-            params, opt_state = adam(gradients, opt_state, params)
-        return params, opt_state, value
-
-    return Program(
-        step,
-        (MLP, adam_state(MLP), batch),
-        (VARIABLE, OPTIMIZER, BATCH),
-        lambda params, opt_state, batch: total(mlp, params, batch),
-        lambda params, opt_state, batch: total(jax.value_and_grad(mlp), params, batch),
-    )
+    gradients_of = partial(total, jax.value_and_grad(mlp))
+    return optimized(adam, adam_state(MLP), partial(total, mlp), MLP, batch, gradients_of)
 
 
 RECURRENT = {"input": floats(16, 32), "hidden": floats(32, 32), "head": layer(32, 4)}

@@ -273,22 +273,49 @@ def mlp(params: Tree, batch: Tree) -> Array:
     return cross_entropy(dense(params["head"], x), batch["y"])
 
 
-def adam_program(loss: Callable[[Tree, Tree], Array], params: Tree, batch: Tree) -> Program:
-    """``step(params, opt_state, batch)`` with Adam, and the truth of its inputs."""
+def optimized(
+    update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]],
+    state: Tree,
+    loss: Callable[[Tree, Tree], Array] = mlp,
+    params: Tree = MLP,
+    batch: Tree = VECTORS,
+    compute: Callable[[Tree, Tree], Any] | None = None,
+    truth: Tree = OPTIMIZER,
+    read: Callable[[Tree, Tree], Tree] = lambda params, state: params,
+) -> Program:
+    """``step(params, opt_state, batch)`` with an optimizer of one's own.
 
-    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = jax.value_and_grad(loss)(params, batch)
+    Args:
+        update: of gradients, state and params; returns new params and state.
+        state: abstract state.
+        loss: of params and batch, whose abstract arguments follow.
+        compute: loss and gradients of both (default: as JAX has them).
+        truth: roles of the state.
+        read: weights at which the gradient is taken, of params and state.
+    """
+    compute = compute or jax.value_and_grad(loss)
+
+    def gradients_of(params: Tree, opt_state: Tree, batch: Tree) -> Any:
+        return compute(read(params, opt_state), batch)
+
+    def step(params: Tree, opt_state: Tree, batch: Tree) -> Any:
+        value, gradients = gradients_of(params, opt_state, batch)
         with named_scope("update"):
-            params, opt_state = adam(gradients, opt_state, params)
+            params, opt_state = update(gradients, opt_state, params)
         return params, opt_state, value
 
     return Program(
         step,
-        (params, adam_state(params), batch),
-        (VARIABLE, OPTIMIZER, BATCH),
-        lambda params, opt_state, batch: loss(params, batch),
-        lambda params, opt_state, batch: jax.value_and_grad(loss)(params, batch),
+        (params, state, batch),
+        (VARIABLE, truth, BATCH),
+        lambda params, opt_state, batch: loss(read(params, opt_state), batch),
+        gradients_of,
     )
+
+
+def adam_program(loss: Callable[[Tree, Tree], Array], params: Tree, batch: Tree) -> Program:
+    """``step(params, opt_state, batch)`` with Adam, and the truth of its inputs."""
+    return optimized(adam, adam_state(params), loss, params, batch)
 
 
 # The programs
@@ -529,19 +556,9 @@ def accumulation() -> Program:
 
         return lax.scan(add, start, parts)[0]
 
-    def step(params: Tree, opt_state: AdamState, batch: Tree) -> Any:
-        value, gradients = over_micro_batches(jax.value_and_grad(mlp), params, batch)
-        with named_scope("update"):
-            params, opt_state = adam(gradients, opt_state, params)
-        return params, opt_state, value
-
-    return Program(
-        step,
-        (MLP, adam_state(MLP), VECTORS),
-        (VARIABLE, OPTIMIZER, BATCH),
-        lambda params, opt_state, batch: over_micro_batches(mlp, params, batch),
-        lambda params, opt_state, batch: over_micro_batches(jax.value_and_grad(mlp), params, batch),
-    )
+    gradients_of = partial(over_micro_batches, jax.value_and_grad(mlp))
+    loss = partial(over_micro_batches, mlp)
+    return optimized(adam, adam_state(MLP), loss, compute=gradients_of)
 
 
 def perceptron(w1: Array, b1: Array, w2: Array, b2: Array, x: Array) -> Array:
