@@ -323,9 +323,8 @@ _LATER = ("commit", "settings")
 class _Checks:
     def __init__(self, content: dict[str, Any], task_list: TaskList) -> None:
         self.content, self.task_list = content, task_list
-        name = content.get("task")
-        kind = kinds().get(name) if isinstance(name, str) else None
-        self.task = task_list.tasks.get(name) if isinstance(name, str) else None
+        name = str(content.get("task"))
+        kind, self.task = kinds().get(name), task_list.tasks.get(name)
         self.policies = None if kind is None else kind.policies
         self.is_drawn = kind is not None and kind.draw is not None
         self.reasons: list[str] = []

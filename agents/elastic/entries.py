@@ -108,7 +108,7 @@ class ElasticProblem(TaskProblem):
         return 1.0 - report.share
 
     def decided(self, report: PolicyReport) -> Any:
-        return [np.asarray(run.plans).tolist() for run in report.runs]
+        return [run.plans.tolist() for run in report.runs]
 
     def score(self, cost: float) -> float:
         """Return the share of the hindsight optimum's samples; 0 for less than nothing."""
@@ -182,8 +182,7 @@ def problems(instances: Instances = None) -> Iterator[ElasticProblem]:
         if instances is not None and name not in instances:
             continue
         target = load_elastic(name)
-        courses = len(seeds(target, 0))
-        settings = {"tier": tier, "model": model, "courses": courses, "seed": 0}
+        settings = {"tier": tier, "model": model, "courses": len(seeds(target, 0)), "seed": 0}
         bare = ElasticProblem(name, KIND, "", name, "", settings, trivial=1.0)
         yield replace(bare, fingerprint=bare.fingerprint_of(target))
 

@@ -354,8 +354,7 @@ def optimal(problem: Elastic) -> Optimal:
         if t == 0:
             break
         chance = chances[chain.phase_of(t)]
-        after = np.matmul(chance[:, :, 0].transpose(1, 0, 2), calm.transpose(1, 0, 2))
-        after = after.transpose(1, 0, 2)
+        after = np.matmul(chance[:, :, 0], calm, axes=[(0, 2)] * 3)
         # The plan lost nodes: the next choice repairs or changes it.
         broken = np.einsum("nkem,emk->nk", chance[:, :, 1:], value[1:], optimize=True)
         # A loss of state costs the samples since safety, in proportion to the intervals.

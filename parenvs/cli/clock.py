@@ -126,18 +126,18 @@ def profile(
         if is_torch(model):
             with need_extra("torch", "profiling"):
                 from parenvs.clock.kernels import profiled
-            measured_profile = profiled(*given, threads, processes)
+            measured = profiled(*given, threads, processes)
         else:
             with need_extra("jax", "profiling"):
                 from parenvs.clock.xla import profiled as scopes
-            measured_profile = scopes(*given)
-    head = [f"parenvs profile {model} on {device}", *measured_profile.comments()]
+            measured = scopes(*given)
+    head = [f"parenvs profile {model} on {device}", *measured.comments()]
     with written(
-        lambda: measured_profile.profile.to_csv(path, head),
-        f"written to {path}; plan it with --micro-batch {measured_profile.samples}",
+        lambda: measured.profile.to_csv(path, head),
+        f"written to {path}; plan it with --micro-batch {measured.samples}",
         quiet=as_json,
     ):
-        say_tables(tables.layers(measured_profile), as_json=as_json)
+        say_tables(tables.layers(measured), as_json=as_json)
 
 
 def run(

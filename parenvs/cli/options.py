@@ -212,9 +212,9 @@ def values_in(kind: type, given: Given) -> dict[str, Any]:
     return _placed(flags_in(kind), given)
 
 
-def without(kind: type, given: Given) -> dict[str, Any]:
-    """Return the options that a command line gives and that are none of a class."""
-    names = {flag.name for flag in flags_in(kind)}
+def without(given: Given, *kinds: type) -> dict[str, Any]:
+    """Return the options that a command line gives and that are none of some classes."""
+    names = {flag.name for kind in kinds for flag in flags_in(kind)}
     return {name: value for name, value in given.items() if name not in names}
 
 

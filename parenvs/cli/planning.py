@@ -195,9 +195,7 @@ def compare(
     work, lines = _files(model, first, out_, plot)
     with terminal.written(work, *lines, quiet=as_json):
         if as_json:
-            terminal.say_json(
-                {"plans": [_answer_json(answer) for answer in answers], "failed": failed}
-            )
+            terminal.say_json({"plans": [*map(_answer_json, answers)], "failed": failed})
         else:
             terminal.out.print(tables.comparison(answers))
             for name, words in failed.items():

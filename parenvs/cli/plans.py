@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from math import inf
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,7 +35,7 @@ def judge(
     """Judge a plan file: legality, cost, memory. Exit status 2 if it is illegal."""
     from parenvs.exports import formats
 
-    report = _judged(file, instance, options.values_in(GraphOptions, given))
+    report = _judged(file, instance, given)
     if trials := options.values_in(Evidence, given):
         options.require("judge by trials", task_of(report), Task.tune)
         report = task_of(report).tune(report.problem, **trials).judged(report)
@@ -70,9 +70,7 @@ def diff(
 
     names = (str(old), str(new))
     require_same_problem(load_plan(old), load_plan(new), names)
-    differences = difference(
-        *(_judged(file, instance, options.values_in(GraphOptions, given)) for file in (old, new))
-    )
+    differences = difference(*(_judged(file, instance, given) for file in (old, new)))
     if as_json:
         terminal.say_json(differences.to_json())
     else:
@@ -123,7 +121,7 @@ def explain(
     if cluster is not None or wrong:
         name = "cluster" if cluster is not None else wrong[0]
         raise ParenvsError(f"--{name} is an option for instances; {target} is a plan with its own")
-    report = _judged(Path(target), instance, options.values_in(GraphOptions, given))
+    report = _judged(Path(target), instance, given)
     chosen = task_of(report)
     options.require(f"{target}: explain", chosen, Task.explain)
     words, content = chosen.explain(report, variable)
@@ -263,12 +261,12 @@ def reshard(
         )
 
 
-def _judged(file: Path, instance: str | None, reading: Mapping[str, Any]) -> Any:
+def _judged(file: Path, instance: str | None, given: options.Given) -> Any:
     """Judge a plan file, on its own instance unless another one is given."""
     from parenvs.core.plan import judge, load_plan
     from parenvs.instances import load_graph
 
-    plan = load_plan(file)
+    reading, plan = options.values_in(GraphOptions, given), load_plan(file)
     if not (instance or reading):
         try:
             return judge(plan)
@@ -322,10 +320,7 @@ def _facts(task: Task, example: bool) -> Iterator[tuple[str, list[str]]]:
     yield "sets", list(task.sets)
     if example and task.sets:
         yield "problems of the last set", [*set_of(task.sets[-1]).problems[:2], "..."]
-    yield (
-        "generated problems, of any number",
-        [f"{x}/{example_name}" for x, example_name in task.drawn.items()],
-    )
+    yield "generated problems, of any number", [f"{x}/{name}" for x, name in task.drawn.items()]
     yield "names", [*task.instances, *task.own_names()]
     yield "agents", list(task.planners)
     yield "environments", list(task.envs)

@@ -232,9 +232,8 @@ def standings(entries: Sequence[CheckedEntry]) -> Table:
         for standing in ranked:
             checked = standing.checked
             reached = f"{standing.reached} of {len(checked.verdicts)}"
-            words = marks[checked.entry.entry].words
-            marked = "; ".join(filter(None, (standing.mark, words)))
-            row = (checked.task.name, checked.entry.entry, f"{standing.score:.4f}", reached, marked)
+            marked = "; ".join(filter(None, (standing.mark, marks[standing.name].words)))
+            row = (checked.task.name, standing.name, f"{standing.score:.4f}", reached, marked)
             table.add_row(*row)
     return table
 
@@ -279,9 +278,8 @@ def layers(measured: Layers) -> Table:
     chain = measured.profile
     columns = ("forward", "quartiles", "backward", "quartiles", "weights", "border")
     table = empty("", "layer", *columns)
-    sizes = [*zip(chain.parameter_bytes, chain.cut_bytes, strict=True)]
-    rows = [*zip(chain.names, measured.forward, measured.backward, sizes, strict=True)]
-    for name, forward, back, (weights, border) in rows:
+    parts = (measured.forward, measured.backward, chain.parameter_bytes, chain.cut_bytes)
+    for name, forward, back, weights, border in zip(chain.names, *parts, strict=True):
         times = [
             words
             for x in (forward, back)

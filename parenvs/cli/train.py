@@ -18,7 +18,7 @@ from parenvs.core.request import STEPS
 from parenvs.core.task import ENGINES, option
 from parenvs.errors import ParenvsError, need_extra
 from parenvs.fields import Count, Index
-from parenvs.view import terminal
+from parenvs.view.terminal import Json, say, say_json, say_progress, say_tables, written
 
 if TYPE_CHECKING:
     from parenvs.core.request import Request
@@ -70,12 +70,12 @@ def train(
     ] = None,
     task: options.TaskName = None,
     cluster: options.ClusterText = None,
-    as_json: terminal.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Train an agent on an instance or generated problems; writes checkpoints, logs, best plan."""
     choices = RunOptions(**options.values_in(RunOptions, given))
     own = typed = options.values_in(TrainOptions, given)
-    given = options.without(RunOptions, options.without(TrainOptions, given))
+    given = options.without(given, RunOptions, TrainOptions)
     engine, steps, folder, resume = choices.engine, choices.steps, choices.out, choices.resume
     if engine is not None or choices.address is not None:
         from parenvs.agents.learning.ray_tasks import LOCAL, check_engine
@@ -194,9 +194,8 @@ class _Run:
             env_id=env_id, env_kwargs=env_kwargs, steps=steps, settings=self.settings,
             **vars(self.options),
         )  # fmt: skip
-        report = (
-            terminal.say_progress if self.as_json else terminal.say
-        )  # JSON alone goes to standard output
+        # JSON alone goes to standard output.
+        report = say_progress if self.as_json else say
         try:
             choices = self.choices
             result = trainer.train(
@@ -211,7 +210,7 @@ class _Run:
             with contextlib.suppress(OSError):  # something else is in it
                 folder.rmdir()
             raise KeyboardInterrupt(" before the first checkpoint; nothing is kept") from None
-        terminal.say_tables(tables.training(result, best, folder), as_json=self.as_json)
+        say_tables(tables.training(result, best, folder), as_json=self.as_json)
 
 
 def is_environment(name: str) -> bool:
@@ -289,7 +288,7 @@ def evaluate(
     folder: Annotated[
         list[Path], typer.Argument(help="Folder of a training run; with --set several seeds.")
     ],
-    as_json: terminal.Json = False,
+    as_json: Json = False,
 ) -> None:
     """Evaluate a trained agent with masks, against the exact optimum, or on a set of problems."""
     choices = EvaluateOptions(**options.values_in(EvaluateOptions, given))
@@ -320,11 +319,11 @@ def evaluate(
         with one_thread():
             returns = model.returns(config.env_id, config.env_kwargs, count, seed)
         if as_json:
-            terminal.say_json({"env": config.env_id, "returns": returns.tolist()})
+            say_json({"env": config.env_id, "returns": returns.tolist()})
         else:
             spread = f"{returns.mean():.4g} +- {returns.std():.4g}"
             words = f"mean return {spread} of {count} episodes by the best actions"
-            terminal.say(f"{config.env_id}: {words}")
+            say(f"{config.env_id}: {words}")
         return
     with one_thread():
         with building(run):
@@ -336,7 +335,7 @@ def evaluate(
                 f"{run}: trained on drawn problems, of which no single one can be judged; "
                 f"add --set {hint}"
             )
-        terminal.say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
+        say_tables(tables.evaluation(play(model, env, count, seed)), as_json=as_json)
 
 
 def _player(run: Path, name: str, trust: bool) -> tuple[Any, dict[str, Any]]:
@@ -373,7 +372,7 @@ def _evaluate_set(
             results.append(result)
     result, other, scores = results[0], results[1] if choices.against else None, choices.out
     if scores is None:
-        terminal.say_tables(tables.set_evaluation(result, other), as_json=as_json)
+        say_tables(tables.set_evaluation(result, other), as_json=as_json)
         return
-    with terminal.written(lambda: result.save(scores), f"written: {scores}", quiet=as_json):
-        terminal.say_tables(tables.set_evaluation(result, other), as_json=as_json)
+    with written(lambda: result.save(scores), f"written: {scores}", quiet=as_json):
+        say_tables(tables.set_evaluation(result, other), as_json=as_json)

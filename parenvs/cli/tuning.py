@@ -16,8 +16,8 @@ from parenvs.core.task import FRAMEWORKS, option
 from parenvs.errors import ParenvsError
 from parenvs.files import write_text
 from parenvs.tasks.hybrid.task import HybridOptions, Limits
-from parenvs.view import terminal
 from parenvs.view.commands import HelpAll
+from parenvs.view.terminal import Json, Plot, example, note, say, say_json, say_progress
 from parenvs.view.words import duration
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def add(app: typer.Typer) -> None:
     """Add the command."""
     command = options.with_flags(Files, HybridOptions, Limits, Command)(tune)
     line = "tune llama3-70b --cluster 16x8:a100 --batch 512 --journal tune.jsonl"
-    app.command("tune", epilog=terminal.example(line))(command)
+    app.command("tune", epilog=example(line))(command)
 
 
 def tune(
@@ -55,8 +55,8 @@ def tune(
         str | None, typer.Argument(help="The model; without one, that of the journal.")
     ] = None,
     cluster: options.ClusterText = None,
-    plot: terminal.Plot = None,
-    as_json: terminal.Json = False,
+    plot: Plot = None,
+    as_json: Json = False,
     help_all: HelpAll = False,
 ) -> None:
     """Propose the plan to try next on one's own cluster, from what was tried before.
@@ -66,32 +66,30 @@ def tune(
     """
     files = Files(**options.values_in(Files, given))
     command = Command(**options.values_in(Command, given))
-    study = _study(
-        files, options.without(Command, options.without(Files, given)), instance, cluster
-    )
+    study = _study(files, options.without(given, Files, Command), instance, cluster)
     for words in study.notes:
-        terminal.note(words)
+        note(words)
     if (files.tell is not None) + files.oom + (files.failed is not None):
         _tell(study, files)
     elif command.run is not None:
         for _ in range(command.trials):
             trial = study.ask()
             for line in _asked(trial):
-                terminal.say_progress(line)
+                say_progress(line)
             study.tell(trial, **command.measured(_written(study, files, trial)))
-            terminal.say_progress(f"  {_result(study.trials[trial.number])}")
+            say_progress(f"  {_result(study.trials[trial.number])}")
             if study.stop:
                 break
     elif not files.show:
         trial = study.ask()
         paths = _written(study, files, trial)
         if as_json:
-            terminal.say_json({**trial.to_json(), "plan": trial.plan.to_json()})
+            say_json({**trial.to_json(), "plan": trial.plan.to_json()})
             return
         for line in _asked(trial):
-            terminal.say(line)
-        terminal.say(f"written to {', '.join(map(str, paths.values()))}")
-        terminal.say(f"next: parenvs tune --journal {files.journal} --tell SECONDS, or --oom")
+            say(line)
+        say(f"written to {', '.join(map(str, paths.values()))}")
+        say(f"next: parenvs tune --journal {files.journal} --tell SECONDS, or --oom")
         return
     if plot is not None:
         from parenvs.tasks.hybrid.tune.figure import draw
@@ -163,17 +161,17 @@ def _show(study: Study, more: bool, as_json: bool) -> None:
     best, stop, beliefs = study.best, study.stop, study.beliefs()
     if as_json:
         plan = None if best is None else best.plan.to_json()
-        terminal.say_json({"trials": study.table(), **beliefs, "stop": stop, "best": plan})
+        say_json({"trials": study.table(), **beliefs, "stop": stop, "best": plan})
         return
     for trial in study.trials if more else ():
         for line in _asked(trial):
-            terminal.say(line)
-        terminal.say(f"  {_result(trial)}")
+            say(line)
+        say(f"  {_result(trial)}")
     if more:
-        terminal.say(f"stacks: {', '.join(f'{x} {y:.0%}' for x, y in beliefs['stacks'].items())}")
+        say(f"stacks: {', '.join(f'{x} {y:.0%}' for x, y in beliefs['stacks'].items())}")
         words = "memory: {activations:.2f} times the activations, {gib:.1f} GiB besides"
-        terminal.say(words.format(**beliefs))
+        say(words.format(**beliefs))
     if best is not None:
-        terminal.say(f"best: trial {best.number}, {_result(best)}: {best.plan.words}")
+        say(f"best: trial {best.number}, {_result(best)}: {best.plan.words}")
     for line in [f"stop: {stop}"] if stop else ["next, once asked for:", *_asked(study.preview())]:
-        terminal.say(line)
+        say(line)

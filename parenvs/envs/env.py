@@ -290,8 +290,8 @@ class GameVectorEnv(gym.vector.VectorEnv[dict[str, Any], Array, Array]):
         self.single_action_space = game.action_space
         self._actions = int(game.action_space.n)
         self.single_observation_space = game.observation_space
-        self.action_space = batch_space(self.single_action_space, num_envs)
-        self.observation_space = batch_space(self.single_observation_space, num_envs)
+        self.action_space = batch_space(game.action_space, num_envs)
+        self.observation_space = batch_space(game.observation_space, num_envs)
         # Copying an array that is the same in every step is faster than making it.
         self._all = np.ones(num_envs, np.bool_)
         self._none = np.zeros(num_envs, np.bool_)

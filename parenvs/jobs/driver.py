@@ -219,8 +219,7 @@ class Driver:
         self.policy.start(problem)
         first, event, since, next_node = len(journal.intervals), 0, 0, 0
         for row in journal.intervals:  # what a policy remembers
-            moment = Moment(row.interval, row.nodes, self.plan, row.event, row.since)
-            self._choose(moment)
+            self._choose(Moment(row.interval, row.nodes, self.plan, row.event, row.since))
             self.plan, self.steps = row.plan, row.steps
         if self.plan:
             event = GONE

@@ -18,7 +18,6 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -113,7 +112,7 @@ def run_solo(source: str, batch: int, seed: int, steps: int) -> tuple[list[float
         value = model.loss(model.module(*inputs), target)
         value.backward()
         optimizer.step()
-        ids.append(np.asarray(stream.ids()).tolist())
+        ids.append(stream.ids().tolist())
         stream.advance()
         losses.append(value.item())
     return losses, ids

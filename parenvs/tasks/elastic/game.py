@@ -136,9 +136,7 @@ class Outlook:
         count, library = self.count, self.library
         # A change that takes all of the horizon leaves nothing, not less.
         net = self.rate * np.maximum(1.0 - self.change[:, :count, :count, 0] / HORIZON, 0.0)
-        best = np.zeros((EVENTS, count, MAX_NODES + 1))
-        for nodes in range(MAX_NODES + 1):
-            best[:, :, nodes] = (net * self.fits[nodes, :count]).max(axis=2)
+        best = np.stack([(net * fits).max(axis=2) for fits in self.fits[:, :count]], axis=2)
         result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), np.float32)
         nodes_now, plans = np.arange(MAX_NODES + 1), np.arange(count)
         # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
@@ -525,7 +523,7 @@ class ElasticChoice(games.RowGame):
         spent = actions[..., 1].astype(np.float64)
         # Young, CACM 17, 1974: the work at stake grows with the square of its intervals.
         at_stake = 0.5 * lost[k, plan] * (self.since[part] + 1.0) ** 2
-        spent[k, plan] += np.where(self._is_whole(part), at_stake, 0.0)
+        spent[k, plan] += self._is_whole(part) * at_stake
         remaining = np.maximum(self.length[part] - self.interval[part], 1)  # 0 of ended episodes
         horizon = np.minimum(remaining, HORIZON)[:, None]
         value = actions[..., -3] * (1.0 - CAUTION * risk - spent / horizon)
@@ -567,7 +565,7 @@ class ElasticChoice(games.RowGame):
         samples = self._earned[state * MAX_PLANS + plan]
         stays = (plan == old) & (event == 0)
         written = stays & (saving | (since + 1 == self._every[number]))
-        samples -= np.where(written, self._saved[current], 0.0)
+        samples -= written * self._saved[current]
         gone = (event == GONE).nonzero()[0]
         # What was trained since the state was safe is lost with it.
         samples[gone] -= since[gone] * self._lost_samples[current[gone]]
@@ -575,7 +573,7 @@ class ElasticChoice(games.RowGame):
         self.chosen[rows, self.interval[part]] = actions
         self.interval[part] += 1
         self.plans[part], self.event[part] = plan, 0
-        self.since[part] = np.where(stays & ~written & (old > 0), since + 1, 0)
+        self.since[part] = (stays & ~written & (old > 0)) * (since + 1)
         over = self.interval[part] == self.length[part]
         self.over[part] = over
         # Samples that are expected to come count, so that each interval is rewarded.

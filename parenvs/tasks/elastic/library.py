@@ -100,8 +100,7 @@ class Library:
     @cached_property
     def used(self) -> Array:
         """(K,) nodes that train."""
-        nodes = [plan.degrees.hosts(self.devices) for plan in self.candidates]
-        return np.array([0, *nodes], np.int64)
+        return np.array([0, *(x.degrees.hosts(self.devices) for x in self.candidates)], np.int64)
 
     @cached_property
     def spares(self) -> Array:
@@ -223,8 +222,7 @@ class Library:
         # Number -1, behind the last host-full, is an empty host.
         with_empty = before.contents(before.hosts + 1)
         contents = with_empty[[-1 if number is None else number for number in holdings]]
-        host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
-        assignment = fewest_bytes(host_atoms[:takers], after.asked, size)
+        assignment = fewest_bytes(np.any(contents[:takers], axis=1), after.asked, size)
         return minimal(size, contents, before, after, assignment)
 
     def under(self, recovery: str) -> Library:
@@ -288,7 +286,7 @@ class Library:
             )  # fmt: skip
             seconds, memory = plans.judged(problem.model, cluster, problem.machine)
             fits = memory["total"] <= problem.memory_limit
-            rate = np.where(fits & (data * micro_batch <= problem.batch), problem.batch, 0)
+            rate = (fits & (data * micro_batch <= problem.batch)) * problem.batch
             best = np.fmax(best, rate / seconds["length"])
         rated = [pair for pair in zip(options, best.tolist(), strict=True) if pair[1] > 0]
         state = State.of(problem.model)

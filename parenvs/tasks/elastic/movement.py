@@ -140,13 +140,12 @@ def slices(
         new: degrees that it is wanted for.
         within: (P, n) and (P', n) 1 where a layer is in a stage (default: dealt out evenly).
     """
-    shards = np.arange(old.tensor)[:, None], np.arange(new.tensor)
-    grid = overlap(shards[0], old.tensor, shards[1], new.tensor)
+    grid = overlap(np.arange(old.tensor)[:, None], old.tensor, np.arange(new.tensor), new.tensor)
     # Whole tensors are on all shards; reading the first one avoids counting them twice.
     first = np.eye(old.tensor)[(grid > 0).argmax(axis=0)].T
-    layers_of = within or [_within(state, degrees.pipeline) for degrees in (old, new)]
-    split = (layers_of[0] * state.split) @ layers_of[1].T
-    whole = (layers_of[0] * state.whole) @ layers_of[1].T
+    before, after = within or (_within(state, degrees.pipeline) for degrees in (old, new))
+    split = (before * state.split) @ after.T
+    whole = (before * state.whole) @ after.T
     shares = split[:, None, :, None] * grid[:, None] + whole[:, None, :, None] * first[:, None]
     return shares.reshape(old.pipeline * old.tensor, new.pipeline * new.tensor)
 
@@ -241,7 +240,7 @@ def minimal(
         assignment: hosts of the new ranks (default: those of the least bytes in all).
     """
     # Nothing crosses the network between devices of a host, so hosts count.
-    host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
+    host_atoms = np.any(contents, axis=1)
     if assignment is None:
         assignment = fewest_bytes(host_atoms, new.asked, size)
     missing = (new.asked * ~host_atoms[assignment]).sum(axis=0)
@@ -302,7 +301,7 @@ def flows(
         raise ParenvsError(
             f"{takers} hosts of {devices} devices are too few: {len(asked)} are needed"
         )
-    host_atoms: Array = contents.any(axis=1)  # type: ignore[assignment]
+    host_atoms = np.any(contents, axis=1)
     assignment, _, shares = least_placement(host_atoms, asked, size, takers, exact)
     devices_of = (assignment[:, None] * devices + np.arange(devices)).ravel()[: len(held)]
     everywhere = contents.reshape(hosts * devices, -1)
@@ -500,11 +499,10 @@ class Costs:
                 ranks, and one for each pair of replica and stage (Parcae's rule).
             joins: whether the new plan takes more nodes than are left of the old one.
         """
-        data, stages = new.data, new.pipeline
         # One group per replica and per stage, one of all ranks, one per replica and stage.
-        groups = data + stages + 1 + data * stages
+        groups = (new.data + 1) * (new.pipeline + 1)
         formed = groups * (self.join if joins else self.leave)
-        built = _interpolated(self.build, stages)
+        built = _interpolated(self.build, new.pipeline)
         return self.fixed + formed + built + self.moving(movement)
 
     def unplanned(self, movement: Movement | None, new: Degrees, devices: int) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any, ClassVar, NamedTuple, Protocol
 
@@ -356,7 +356,7 @@ class Elastic:
     def fingerprint(self) -> str:
         """``sha256:...`` of the candidate plans, and of what chance decides."""
         course = self.drawn(0)
-        chain = asdict(self.source) if self.source.is_chain else None  # type: ignore[call-overload]
+        chain = vars(self.source) if self.source.is_chain else None
         library = self.library
         figures = [library.rate.tolist(), library.needed.tolist(), self.intervals, chain]
         # Candidates, lengths and the course of seed 0 identify a problem, wherever it came from.
@@ -670,7 +670,7 @@ class Foresight:
             # A change makes the state safe, so what follows starts at 0 intervals since.
             options = self.backup.change[event, rows] + np.where(fits, after[:, 0], -np.inf)
             # Samples since safety are lost before the choice, so they lower all options alike.
-            lost = np.where(event == GONE, problem.lost_samples, 0.0)
+            lost = (event == GONE) * problem.lost_samples
             moved = options.max(axis=1)[:, None] - lost[:, None] * since
             keep, _ = self.backup.kept(after)
             keep[~fits | (event > 0) | (rows == 0)] = -np.inf
@@ -724,13 +724,12 @@ class KnownSamples(NamedTuple):
     start: float
 
 
-def known_samples(problem: Elastic, course: Course | None = None) -> KnownSamples:
-    """Return what is earned on a course (default: the problem's only one).
+def known_samples(problem: Elastic, course: Course) -> KnownSamples:
+    """Return what is earned on a course.
 
     Raises:
         InfeasibleError: no plan earns anything on it.
     """
-    course = problem.course() if course is None else course
     # Returns are logarithms of shares of it, so it has to be positive.
     best = hindsight(problem, course).total
     if best <= 0.0:

@@ -52,8 +52,7 @@ def verdict(run: Run) -> list[str]:
     if not run.legal:
         return ["illegal", f"{len(run.plans):,} intervals before the first fault"]
     if not len(run.plans):
-        best = run.problem.library.candidates
-        return ["nothing chosen yet", f"{plural(len(best), 'candidate plan')}"]
+        return ["nothing chosen yet", plural(len(run.problem.library) - 1, "candidate plan")]
     return [
         f"{run.total:,.0f} samples in {clock(run, len(run.plans))}",
         f"{run.share:.2%} of the ideal",
