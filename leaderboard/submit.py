@@ -138,8 +138,7 @@ def run_submission(
             f"{run}: trained in {config.env_id}, which is no environment of task {task}; those "
             f"are {', '.join(kind.envs)}"
         )
-    named = {key: value for key, value in config.env_kwargs.items() if key not in rules}
-    where = ", ".join(f"{key} {value}" for key, value in named.items())
+    where = ", ".join(f"{k} {x}" for k, x in config.env_kwargs.items() if k not in rules)
     settings = {"agent": config.agent, "environment": env_id, "steps": config.steps}
     with one_thread():
         return submission(

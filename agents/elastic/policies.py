@@ -126,7 +126,7 @@ class LookAhead:
         # Numbers of nodes are predicted; which plans lose nodes is an exact expectation.
         leave, trend = self.predicted(moment)
         nodes = tuple(
-            int(np.clip(round(moment.nodes + trend * h), 0, self.problem.nodes))
+            min(max(round(moment.nodes + trend * h), 0), self.problem.nodes)
             for h in range(1, steps)
         )
         # Two digits of the rate: values are shared between intervals that are alike.

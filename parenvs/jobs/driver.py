@@ -121,7 +121,7 @@ def plans_of(
     Raises:
         ParenvsError: no plan runs.
     """
-    model = HybridModel.of_graph(graph, path)
+    model, devices = HybridModel.of_graph(graph, path), cluster.devices_per_server
     problem = Hybrid(model, cluster, batch, Stack.parse("roofline"), "fp32")
     plans: dict[Degrees, HybridPlan] = {}
     exported: dict[Degrees, TorchPlan] = {}
@@ -135,7 +135,7 @@ def plans_of(
         if not counts:
             continue
         bounds = even_bounds(len(model), stages).tolist()
-        nodes = degrees.hosts(cluster.devices_per_server)
+        nodes = degrees.hosts(devices)
         plan = HybridPlan(
             path, graph.fingerprint, replace(cluster, servers=nodes), "roofline", "fp32",
             batch=batch, micro_batch=batch // (counts[0] * replicas),
@@ -155,13 +155,12 @@ def plans_of(
             plans[degrees], judged[degrees] = plan, report.step_seconds
     if not plans:
         raise ParenvsError(
-            f"{path}: no plan of a batch of {batch} runs on nodes of "
-            f"{cluster.devices_per_server} devices{f' ({reasons[0]})' if reasons else ''}"
+            f"{path}: no plan of a batch of {batch} runs on nodes of {devices} devices"
+            f"{f' ({reasons[0]})' if reasons else ''}"
         )
     smallest = min(plans, key=lambda x: (x.ranks, judged[x]))
     # Only proportions of the cost model count; the smallest plan takes as long as was measured.
     seconds = {x: step_seconds * judged[x] / judged[smallest] for x in plans}
-    devices = cluster.devices_per_server
     candidates = chosen([(x, batch / seconds[x]) for x in plans], devices)
     library = Library(path, State.of(model, PER_PARAMETER), costs, devices, candidates)
     return Plans(library, plans, seconds, graph, exported)

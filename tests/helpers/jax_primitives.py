@@ -8,18 +8,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from single_ops import complexes, convolve, ints, shape
 
-
-def shape(*sizes: int, dtype: Any = jnp.float32) -> jax.ShapeDtypeStruct:
-    """Returns an array's shape."""
-    return jax.ShapeDtypeStruct(sizes, dtype)
-
-
-ints = partial(shape, dtype=jnp.int32)
 uints = partial(shape, dtype=jnp.uint32)
 bools = partial(shape, dtype=jnp.bool_)
 halves = partial(shape, dtype=jnp.bfloat16)
-complexes = partial(shape, dtype=jnp.complex64)
 
 X = shape(6, 10)
 CASES: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {}
@@ -119,13 +112,6 @@ case(
     halves(6, 3),
 )
 case("dot_gradient", jax.grad(lambda a, b: jnp.sum((a @ b) ** 2), (0, 1)), X, shape(10, 7))
-
-
-def convolve(**options: Any) -> Callable[..., Any]:
-    """Returns a 2-D convolution of NHWC images with an HWIO kernel."""
-    options = {"window_strides": (1, 1), "padding": "SAME"} | options
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return lambda x, k: lax.conv_general_dilated(x, k, dimension_numbers=numbers, **options)
 
 
 def squared(function: Callable[..., Any], *args: Any) -> Any:

@@ -93,16 +93,8 @@ def read(path):
 
 def kill(kind, folder, seed):
     """Start a writer and kill it up to 0.1 s after its first writing."""
-    command = [sys.executable, __file__, kind, str(folder)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
-    try:
-        assert process.stdout.readline() == b"writing\n"
+    with _running([__file__, kind, str(folder)], b"writing\n"):
         time.sleep(random.Random(seed).uniform(0, 0.1))
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
 
 
 @contextmanager
@@ -115,11 +107,17 @@ def holding(folder, beside=False):
         "    print('held', flush=True)\n"
         "    time.sleep(60)\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", code]
+    with _running(["-c", code], b"held\n") as pid:
+        yield pid
+
+
+@contextmanager
+def _running(arguments, begun):
+    """Run Python, which is killed at the end of the block; waits for what it says first."""
+    command, environment = [sys.executable, *arguments], {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     try:
-        assert process.stdout.readline() == b"held\n"
+        assert process.stdout.readline() == begun
         yield process.pid
     finally:
         process.kill()

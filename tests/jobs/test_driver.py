@@ -15,25 +15,24 @@ pytest.importorskip("torch")
 ROW = {"nodes": 3, "plan": 5, "event": 0}
 
 
-def drive(tmp_path, rows):
-    """Go on from a journal of rows; returns what the policy was asked, and starts no process."""
+def drive(tmp_path, choose, rows=(), nodes=3):
+    """Go on from a journal of rows by a policy; no process is started."""
     from parenvs.jobs.driver import Driver
     from parenvs.jobs.member import Settings
 
-    problem, asked = elastic_toys.problem("calm", 2), []
-    course = Course.of_bits(3, np.zeros(2), np.zeros(2, np.uint64), 3)
-    policy = SimpleNamespace(
-        start=lambda problem: None, choose=lambda moment, *_: asked.append(moment) or 0
-    )
+    problem = elastic_toys.problem("calm", 2)
+    course = Course.of_bits(nodes, np.zeros(2), np.zeros(2, np.uint64), 3)
+    policy = SimpleNamespace(name="mine", start=lambda problem: None, choose=choose)
+    fleet = SimpleNamespace(start=lambda node: None, end=lambda: None)
     intervals = [Interval(t, **row) for t, row in enumerate(rows)]
-    journal = Journal(tmp_path, 1.0, 0.0, intervals)
-    Driver(problem, course, None, policy, journal, Settings("", "", "", 1, 0, 0)).run()
-    return asked
+    given = Journal(tmp_path, 1.0, 0.0, intervals), Settings("", "", "", 1, 0, 0)
+    Driver(problem, course, None, policy, *given, fleet=lambda *_: fleet).run()
 
 
 def test_driver__goes_on_where_the_journal_ends(tmp_path):
-    rows = [ROW, {**ROW, "plan": 0, "event": 7}]
-    assert [moment.plan for moment in drive(tmp_path, rows)] == [0, 5]
+    asked, rows = [], [ROW, {**ROW, "plan": 0, "event": 7}]
+    drive(tmp_path, lambda moment, *_: asked.append(moment.plan) or 0, rows)
+    assert asked == [0, 5]
 
 
 @each(
@@ -48,7 +47,7 @@ def test_driver__goes_on_where_the_journal_ends(tmp_path):
 )
 def test_driver__a_journal_of_another_trace_or_of_other_plans(tmp_path, rows, words):
     with pytest.raises(ParenvsError, match=rf"intervals\.jsonl: {words}"):
-        drive(tmp_path, rows)
+        drive(tmp_path, lambda *_: 0, rows)
 
 
 @each(
@@ -61,14 +60,5 @@ def test_driver__a_journal_of_another_trace_or_of_other_plans(tmp_path, rows, wo
     ],
 )
 def test_driver__a_wrong_plan_of_a_policy(tmp_path, chosen, words):
-    from parenvs.jobs.driver import Driver
-    from parenvs.jobs.member import Settings
-
-    problem = elastic_toys.problem("calm", 2)
-    course = Course.of_bits(2, np.zeros(2), np.zeros(2, np.uint64), 3)
-    policy = SimpleNamespace(name="mine", start=lambda problem: None, choose=lambda *_: chosen)
-    fleet = SimpleNamespace(start=lambda node: None, end=lambda: None)
-    given = Journal(tmp_path, 1.0, 0.0), Settings("", "", "", 1, 0, 0)
-    driver = Driver(problem, course, None, policy, *given, fleet=lambda *_: fleet)
     with pytest.raises(ParenvsError, match=f"^policy mine: interval 0: {words}$"):
-        driver.run()
+        drive(tmp_path, lambda *_: chosen, nodes=2)

@@ -138,7 +138,7 @@ class Outlook:
         net = self.rate * np.maximum(1.0 - self.change[:, :count, :count, 0] / HORIZON, 0.0)
         best = np.stack([(net * fits).max(axis=2) for fits in self.fits[:, :count]], axis=2)
         result = np.zeros((MAX_NODES + 1, MAX_PLANS, len(SHIFTS)), np.float32)
-        nodes_now, plans = np.arange(MAX_NODES + 1), np.arange(count)
+        nodes, plans = np.arange(MAX_NODES + 1)[:, None], np.arange(count)
         # Of G groups of R replicas at most G (R - 1) nodes can leave safely.
         safe = library.used - library.used // library.replicas
         for column, shift in enumerate(SHIFTS):
@@ -146,10 +146,8 @@ class Outlook:
             event = np.where(-shift > safe, GONE, event)
             # Nothing happens to waiting, nor to a plan that nodes join.
             event *= (plans > 0) & (shift < 0)
-            later = np.clip(nodes_now + shift, 0, MAX_NODES)[:, None]
-            result[:, :count, column] = (
-                best[event, plans, later] * (nodes_now + shift >= 0)[:, None]
-            )
+            later = nodes + shift
+            result[:, :count, column] = best[event, plans, later.clip(0, MAX_NODES)] * (later >= 0)
         return result
 
 

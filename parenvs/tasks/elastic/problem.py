@@ -585,8 +585,8 @@ def _run(problem: Elastic, course: Course, count: int, choose: Any, name: str) -
         saved[t] = choice == CHECKPOINT
         plan = moment.plan if saved[t] else choice
         plans[t], events[t] = plan, moment.event
-        stays = plan == moment.plan and moment.event == 0
-        spent[t] = 0.0 if stays or plan == 0 else seconds[moment.event, moment.plan, plan]
+        # Keeping a plan takes 0 s, and so does waiting.
+        spent[t] = seconds[moment.event, moment.plan, plan]
         if t + 1 < problem.intervals:
             moment = problem.after(moment, choice, course)
     return Run(problem, course, plans, events, samples, spent, saved > 0, name)
@@ -628,8 +628,8 @@ class Backup:
         # Keeping is priced in ``keep``, where a due checkpoint is paid for.
         self.change[0, plans, plans] = -np.inf
         unchanged = np.diagonal(problem.earned[0])[:, None]
-        written = np.array([problem.saves(since) for since in range(problem.library.costs.every)])
-        self.keep = unchanged - written * problem.saved[:, None]
+        self.keep = unchanged.repeat(problem.library.costs.every, axis=1)
+        self.keep[:, -1] -= problem.saved
         self.write = unchanged[:, 0] - (problem.saved if problem.checkpoints else np.inf)
 
     def kept(self, after: Array) -> tuple[Array, Array]:

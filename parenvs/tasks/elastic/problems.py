@@ -105,12 +105,11 @@ class Trace(Source):
         alive: list[str] = []  # by age
         anonymous = 0
         # An event counts from the next interval on, so a node finishes the one it leaves in.
-        slots = [math.ceil(event[0] / seconds) for event in self.events]
-        for slot, group in groupby(zip(slots, self.events, strict=True), key=lambda pair: pair[0]):
+        for slot, group in groupby(self.events, key=lambda event: math.ceil(event[0] / seconds)):
             if slot == count:  # the end of the trace, within its last interval
                 break
             before, gone = list(alive), set[str]()
-            for _, (_, leaving, coming) in group:
+            for _, leaving, coming in group:
                 if isinstance(leaving, tuple):
                     alive = [*(name for name in alive if name not in leaving), *coming]
                     gone.update(leaving)
@@ -171,7 +170,7 @@ def read_trace(path: StrPath, name: str | None = None) -> Trace:
             count = len(present)
         else:
             count_text, count_before = row[1].strip(), count
-            if not (count_text.isascii() and count_text.isdigit() and len(count_text) < 10):
+            if not re.fullmatch(r"[0-9]{1,9}", count_text):
                 raise ParenvsError(
                     f"{where_line}: 'nodes' must be a whole number, not {shown(count_text)}"
                 )
