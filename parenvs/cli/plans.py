@@ -280,9 +280,7 @@ def _judged(file: Path, instance: str | None, given: options.Given) -> Any:
         return judge(plan, target)
     arguments = options.Model(task_of(plan), target).graph_arguments
     if arguments is None:
-        name = next(
-            flag.name for flag in options.flags_in(GraphOptions) if flag.place[0] in reading
-        )
+        name = next(x.name for x in options.flags_in(GraphOptions) if x.name in given)
         raise ParenvsError(f"{target}: no graph that plans are made of; leave out --{name}")
     return judge(plan, load_graph(target, **{**arguments, **reading}))
 
