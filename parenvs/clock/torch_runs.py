@@ -157,7 +157,7 @@ def train(
 ) -> dict[str, Any]:
     """Be one of the processes; see ``start``."""
     warnings.simplefilter("ignore")  # of libraries, in every process
-    module, loss, batch = made_model(source, arguments, plan.batch)
+    module, loss, batch = made_model(source, arguments, plan)
     plan = _with_inputs(plan, module, len(batch) - 1)
     answer: dict[str, Any] = {}
     if rank == 0:
@@ -206,15 +206,15 @@ def train(
 
 
 def made_model(
-    source: str, arguments: str | None, samples: int
+    source: str, arguments: str | None, plan: TorchPlan
 ) -> tuple[nn.Module, Any, tuple[torch.Tensor, ...]]:
     """Make a module with values that are the same in every process, its loss, and a batch.
 
     Args:
         source: the module.
         arguments: its arguments.
-        samples: of the batch; those of the arguments are repeated, or cut. Arguments of another
-            length than the first (the edges of a graph) have none, and stay as they are.
+        plan: says the samples of the batch; those of the arguments are repeated, or cut. Arguments
+            of another length than the first (the edges of a graph) have none, and stay as they are.
 
     Returns:
         The module, without dropout, which takes all inputs by position; ``loss(output, target)``;
@@ -236,14 +236,18 @@ def made_model(
     target = inputs[len(inputs) - (loss is not None) :]
     inputs = inputs[: len(inputs) - len(target)]
     module = by_position(module, len(inputs), list(keywords))
-    names = argument_names(module, len(inputs) + len(keywords), len(target)).values()
+    names = list(argument_names(module, len(inputs) + len(keywords), len(target)).values())
     tensors = (*inputs, *keywords.values(), *target)
     for name, value in zip(names, tensors, strict=True):
         if not isinstance(value, torch.Tensor):
             raise ParenvsError(
                 f"--args: {name} of {source} is no tensor: {shown(value)}; bind it in the module"
             )
-    has_samples = any(samples in x.shape for x in tensors)
+    samples = plan.batch
+    places = [plan.inputs.get(name, (None, None))[0] or 0 for name in names]
+    has_samples = any(
+        x.shape[place : place + 1] == (samples,) for x, place in zip(tensors, places, strict=True)
+    )
     size = samples if has_samples else next((len(x) for x in tensors if x.ndim), 1)
     # Repeated in order, so that every process can make the same batch alone.
     numbers = torch.arange(samples) % size
@@ -266,7 +270,7 @@ def traced(source: str, arguments: str | None, plan: TorchPlan) -> Traced:
     Raises:
         ParenvsError: the module cannot be made, or cut.
     """
-    module, loss, batch = made_model(source, arguments, plan.batch)
+    module, loss, batch = made_model(source, arguments, plan)
     check_names(module, plan)
     shapes = {name: tuple(x.shape) for name, x in module.named_parameters()}
     if plan.pipe == 1:
