@@ -87,9 +87,6 @@ POSITIVE = ("rate", "last_rate", "gradient")
 """Settings of any number that cannot be below 0."""
 
 
-_TURNS = ("actions", "rewards", "ended", "episodes")
-
-
 class Batch(NamedTuple):
     """What n environments did in T turns.
 
@@ -121,14 +118,15 @@ class Batch(NamedTuple):
         """
         figures = {name: torch.stack([step[name] for step in steps]) for name in steps[0]}
         seen = Seen(*(figures.pop(name) for name in Seen._fields))
-        named = {name: figures.pop(name) for name in _TURNS}
+        named = {name: figures.pop(name) for name in ("actions", "rewards", "ended", "episodes")}
         return cls(seen=seen, kept=figures, after=after, place=place, **named)
 
     @classmethod
     def joined(cls, parts: Sequence[Batch]) -> Batch:
         """Return the batch of environments next to each other."""
         across = {
-            name: torch.cat([getattr(part, name) for part in parts], dim=1) for name in _TURNS
+            name: torch.cat([getattr(part, name) for part in parts], dim=1)
+            for name in ("actions", "rewards", "ended", "episodes")
         }
         return cls(
             seen=beside([part.seen for part in parts], dim=1),
@@ -136,20 +134,6 @@ class Batch(NamedTuple):
             after=beside([part.after for part in parts]),
             place=parts[0].place,
             **across,
-        )
-
-    def gathered(self, peers: Peers) -> Batch:
-        """Return the batch of all learners."""
-
-        def across(values: Tensor) -> Tensor:
-            return peers.gather(values.transpose(0, 1).contiguous()).transpose(0, 1)
-
-        return Batch(
-            seen=Seen(*map(across, self.seen)),
-            kept={name: across(values) for name, values in self.kept.items()},
-            after=Seen(*map(peers.gather, self.after)),
-            place=self.place._replace(first=0),
-            **{name: across(getattr(self, name)) for name in _TURNS},
         )
 
     def to(self, device: Any) -> Batch:
@@ -182,8 +166,6 @@ class Peers:
     joined = True
     inside = False
     """Whether a method runs that ``together`` calls."""
-    known: Tensor
-    """Checksum of the network before the update, or as a server sent it last."""
 
     def sum(self, values: Tensor) -> Tensor:
         """Return the sum over learners of tensors of one shape."""
@@ -247,7 +229,6 @@ class Algorithm(ABC):
     central: ClassVar[tuple[str, ...]] = ()
     local: ClassVar[tuple[str, ...]] = ()
     net: RowsNet
-    first: Tensor | None = None
 
     def __init__(
         self, lens: Lens, settings: Settings, device: str | torch.device = "cpu", seed: int = 0
@@ -314,9 +295,6 @@ class Algorithm(ABC):
         # The sum and its count travel together, so that the mean is over all learners.
         count = losses.new_tensor([len(losses)])
         flat = torch.cat([*(gradient.flatten() for gradient in gradients), count])
-        if self.first is None:  # by which several learners are compared with one
-            total = self.peers.sum(flat)
-            self.first = total[:-1] / total[-1]
         self.peers.together(self, "descend", flat)
 
     def descend(self, flat: Tensor) -> None:

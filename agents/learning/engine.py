@@ -331,11 +331,6 @@ def own_host() -> str:
             return LOOPBACK
 
 
-def checksum(state: dict[str, Tensor]) -> Tensor:
-    """Return a sum of each tensor of a network, on the CPU."""
-    return torch.stack([values.double().sum().cpu() for values in state.values()])
-
-
 class Reduced(Peers):
     """Learners of equal standing, which all-reduce: by NCCL on GPUs, else by gloo."""
 
@@ -389,9 +384,7 @@ class Served(Peers):
 
     def together(self, agent: Algorithm, name: str, values: Tensor) -> None:
         """See ``Peers.together``: the server calls it, and this agent plays as the server's."""
-        state = self._ask((name, values, agent.progress))
-        self.known = checksum(state["net"])
-        agent.play_as(state)
+        agent.play_as(self._ask((name, values, agent.progress)))
 
     def done(self) -> None:
         """Tell the server that this learner's turns are over for now."""

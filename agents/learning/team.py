@@ -36,7 +36,6 @@ from parenvs.agents.learning.engine import (
     Reduced,
     Served,
     Server,
-    checksum,
     own_host,
 )
 from parenvs.agents.learning.net import Seen, beside
@@ -49,8 +48,6 @@ from parenvs.tensors import check_finite
 
 CHECKED = 100
 """Updates from one comparison of learners' networks to the next; the first one is compared."""
-GRADIENT, SAME = "the first gradient", 3e-5
-"""What is compared with one learner's, and its largest difference, as a share of it."""
 Tick = Callable[[Any], object]
 
 
@@ -219,8 +216,7 @@ class Learner:
     def __init__(self, recipe: Recipe, share: Share) -> None:
         self.recipe, self.play = recipe, recipe.player(share)
         self.agent = recipe.agent(self.play.lens)
-        self.updated = self.rank = 0
-        self.alone: Algorithm | None = None
+        self.updated = 0
 
     def meet(self) -> Meeting:
         """Return where other learners meet this one."""
@@ -230,9 +226,6 @@ class Learner:
     def join(self, meeting: Meeting, rank: int, size: int) -> None:
         """Learn together with others from now on."""
         register_optimizer_step_pre_hook(self._check_step)
-        self.rank = rank
-        if self.recipe.config.staleness is None:
-            self.alone = self.recipe.agent(self.play.lens)
         if self.recipe.distribution.learns == SERVED:
             self.agent.peers = Served(meeting, rank, self.recipe.config.staleness is None)
             return
@@ -252,8 +245,7 @@ class Learner:
         for part in parts:
             if part is not None:
                 self.play.restart(part)
-                for agent in self._agents():
-                    agent.forget()
+                self.agent.forget()
             batch = self.play.collect(self.agent, turns, tick or (lambda play: None))
             summary = Summary.of(self.play)
             with self._finite("an observation", "mend the environment"):
@@ -262,7 +254,7 @@ class Learner:
                 check_finite(batch.rewards)
             progress = min(summary.turns / self.recipe.config.steps, 1.0)
             with self._finite("a loss or a weight", "train with a lower rate"):
-                figures = self._learn(batch, progress)
+                figures = self.agent.learn(batch, progress)
                 weights = torch.nn.utils.parameters_to_vector(self.agent.weights)
                 check_finite([figures, weights])
             updates.append(summary._replace(figures=figures))
@@ -273,46 +265,21 @@ class Learner:
             self.agent.peers.done()
         return updates
 
-    def _learn(self, batch: Batch, progress: float) -> dict[str, float]:
-        agent, alone = self.agent, self.alone
-        agent.peers.known = checksum(agent.net.state_dict())
-        if alone is None:
-            return agent.learn(batch, progress)
-        # Up to the first step, one learner who has the turns of all learns beside them.
-        whole = batch.gathered(agent.peers)
-        figures = agent.learn(batch, progress)
-        if self.rank == 0:
-            alone.learn(whole, progress)
-            found = _compared(agent)
-            for name, one in _compared(alone).items():
-                # What follows the first step has grown apart by the order of addends.
-                share = SAME if name == GRADIENT else 0.1
-                if (found.get(name, 0 * one) - one).norm() > share * one.norm():
-                    raise ParenvsError(
-                        f"{agent.name}: {name} of several learners is not that of one who has the "
-                        "turns of all; take self.moments, self.mean, self.parts, a loss for each "
-                        "turn in self.step, and self.peers.together for what else changes"
-                    )
-        if agent.first is not None:
-            self.alone = None
-        return figures
-
-    def _agents(self) -> list[Algorithm]:
-        return [self.agent] if self.alone is None else [self.agent, self.alone]
-
     def _check_step(self, optimizer: Any, *given: Any) -> None:
         """Refuse a step that other learners would not know of; a hook of all optimizers."""
-        if not any(agent.peers.inside for agent in self._agents()):
+        if not self.agent.peers.inside:
             raise ParenvsError(
                 f"{self.agent.name}: optimizer.step() in learn is a step of one learner alone; "
                 "call self.step(losses), or a method of its own by self.peers.together"
             )
 
     def _check_same(self) -> None:
-        """Refuse learners whose networks are not the same, or the server's, buffers included."""
-        peers, values = self.agent.peers, checksum(self.agent.net.state_dict())
-        others = peers.gather(values).view(-1, len(values)) if peers.joined else peers.known
-        if (others != values).any():
+        """Refuse learners in lockstep whose networks are not the same, buffers included."""
+        if not self.agent.peers.joined:
+            return
+        values = [x.double().sum() for x in self.agent.net.state_dict().values()]
+        sums = self.agent.peers.gather(torch.stack(values).cpu()).view(-1, len(values))
+        if (sums != sums[0]).any():
             raise ParenvsError(
                 f"{self.agent.name}: after {self.updated:,} updates learners have different "
                 "networks; weights and buffers may change in self.step and self.peers.together "
@@ -337,20 +304,11 @@ class Learner:
 
     def load(self, state: dict[str, Any], part: int | None) -> None:
         """Go on from what ``state`` returned; the part is that of ``Play.load``."""
-        self.alone = None  # what it has not seen, it cannot learn from
         self.agent.load(state["agent"])
         self.play.load(state["play"], part)
 
     def close(self) -> None:
         self.play.close()
-
-
-def _compared(agent: Algorithm) -> dict[str, Tensor]:
-    found = {name: torch.as_tensor(getattr(agent, name)) for name in agent.central}
-    found |= dict(agent.net.named_buffers())
-    if agent.first is not None:
-        found[GRADIENT] = agent.first
-    return {name: values.double() for name, values in found.items()}
 
 
 def _learner(recipe: Recipe, share: Share, rank: int) -> Learner:
