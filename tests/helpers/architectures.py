@@ -14,33 +14,12 @@ import jax
 import jax.numpy as jnp
 from hard_programs import network, stepped, two_layers
 from jax import lax, named_scope
-from programs import (
-    BATCH,
-    FROZEN,
-    KEY,
-    MLP,
-    OPTIMIZER,
-    SAMPLES,
-    SCALAR,
-    STATISTICS,
-    TOKENS,
-    VARIABLE,
-    VECTORS,
-    AdamState,
-    Array,
-    Program,
-    Tree,
-    adam,
-    adam_program,
-    adam_state,
-    cross_entropy,
-    dense,
-    floats,
-    integers,
-    layer,
-    mlp,
-    optimized,
-)
+
+from programs import (  # isort: skip
+    BATCH, FROZEN, KEY, MLP, OPTIMIZER, SAMPLES, SCALAR, STATISTICS, TOKENS, VARIABLE, VECTORS,
+    AdamState, Array, Program, Tree, adam, adam_program, adam_state, cross_entropy, dense, floats,
+    integers, layer, mlp, optimized,
+)  # fmt: skip
 
 
 def unit(x: Array) -> Array:

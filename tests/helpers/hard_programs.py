@@ -13,36 +13,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax, named_scope
-from programs import (
-    BATCH,
-    FROZEN,
-    MLP,
-    OPTIMIZER,
-    SAMPLES,
-    SCALAR,
-    STACK,
-    STATISTICS,
-    TOKENS,
-    VARIABLE,
-    VECTORS,
-    AdamState,
-    Array,
-    Program,
-    Tree,
-    adam,
-    adam_program,
-    adam_state,
-    block,
-    convolve,
-    cross_entropy,
-    dense,
-    floats,
-    integers,
-    layer,
-    mlp,
-    optimized,
-    sgd,
-)
+
+from programs import (  # isort: skip
+    BATCH, FROZEN, MLP, OPTIMIZER, SAMPLES, SCALAR, STACK, STATISTICS, TOKENS, VARIABLE, VECTORS,
+    AdamState, Array, Program, Tree, adam, adam_program, adam_state, block, convolve,
+    cross_entropy, dense, floats, integers, layer, mlp, optimized, sgd,
+)  # fmt: skip
 
 _KEYS = partial(jax.ShapeDtypeStruct, dtype=jnp.uint32)
 
