@@ -204,7 +204,7 @@ def hybrid_row(kind: str, seed: int) -> Mapping[str, np.ndarray]:
 def elastic_row(family: str, number: int) -> Mapping[str, np.ndarray]:
     """Return what a pool stores of a course, and what hindsight and the fastest plans earn."""
     course = elastic.generated_course(family, number)
-    known = [known_samples(elastic.job(model, course, "")) for model in elastic.MEASURED]
+    known = [known_samples(elastic.job(model, course, ""), course) for model in elastic.MEASURED]
     return {
         "joined": course.joined.astype(np.uint8),
         "gone": course.bits().astype(np.uint32),
