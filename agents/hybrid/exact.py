@@ -163,6 +163,10 @@ def exact_uniform(
     """Return the best uniform plan, with proof.
 
     ``space`` are the uniform plans, if they were judged before.
+
+    Raises:
+        InfeasibleError: none keeps to the constraints, or none fits; says how many bytes the best
+            one lacks, and its largest part.
     """
     begin = time.perf_counter()
     space = UniformSpace.build(problem, constraints) if space is None else space
@@ -201,6 +205,10 @@ def exact_hybrid(
     ``incumbent`` is a plan that the answer must beat. After ``time_limit`` seconds the best plan
     found is returned without proof. ``ranking`` is offered the best plan of every setting that may
     have one of a shorter simulated step, as far as time allows.
+
+    Raises:
+        InfeasibleError: there is no incumbent, and no plan fits.
+        TimeLimitError: there is no incumbent, and none was found in time.
     """
     warm_up()
     begin = time.perf_counter()
@@ -424,7 +432,7 @@ def robust(space: UniformSpace) -> Answer:
     """Return the uniform plan of least worst regret while constants move in their ranges.
 
     Regret is the share by which a plan takes longer than the best uniform plan of the same
-    scenario; see ``parenvs.tasks.hybrid.explain``.
+    scenario; see ``parenvs.tasks.hybrid.explain``. An ``InfeasibleError`` says that none fits.
     """
     begin = time.perf_counter()
     machines = Machines(space)

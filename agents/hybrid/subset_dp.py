@@ -264,7 +264,8 @@ def subset_search(
     """Return the best plan of one server for each stage, with proof: 2^P subsets of P servers.
 
     Servers of equal speed are one type, so a cluster of few generations is easy at any size. After
-    ``time_limit`` seconds the best plan is returned with the bound proven so far.
+    ``time_limit`` seconds the best plan is returned with the bound proven so far. An
+    ``InfeasibleError`` says that no plan fits.
     """
     warm_up()
     begin = time.perf_counter()
@@ -466,7 +467,7 @@ def sandwich(
 
     There are at most ``most_types`` types and ``states`` sets of servers by type. The first of both
     searches has half of ``time_limit`` (default: ``SECONDS`` for each); the first plan that fits
-    takes as long as it does.
+    takes as long as it does. An ``InfeasibleError`` says that no plan fits.
     """
     warm_up()
     begin = time.perf_counter()
@@ -480,7 +481,10 @@ def sandwich(
 
 
 def subset_dp(problem: Hybrid, limits: Constraints, time_limit: float | None = None) -> Answer:
-    """Return the optimum where subsets of the servers are few, else a plan with a bound."""
+    """Return the optimum where subsets of the servers are few, else a plan with a bound.
+
+    An ``InfeasibleError`` says that no plan fits.
+    """
     counts = np.unique(speeds_of(problem), return_counts=True)[1]
     plan = subset_search if np.prod(counts + 1.0) <= MAX_SUBSETS else sandwich
     return plan(problem, limits, time_limit=time_limit)

@@ -313,8 +313,8 @@ def _serve(pipe: Any, make: Callable[..., Any], arguments: tuple[Any, ...]) -> N
             os._exit(0)  # nobody asks any more
 
 
-SECONDS = 3600.0
-"""Seconds in which a collective has to end: longer than a step of environments may take."""
+SECONDS = 600.0
+"""Seconds in which a collective has to end."""
 BACKLOG = 64
 """Connections that wait for a server at most; strangers' among them."""
 Meeting = tuple[str, int, bytes]

@@ -256,13 +256,13 @@ def _collectives(
     for name, kinds in ((GATHER, (GATHER, "reduce-scatter")), (EXCHANGE, (EXCHANGE,))):
         found = [(size * (group - 1) / group, group - 1, timing.seconds)
                  for (kind, group, size), timing in together.items() if kind in kinds]  # fmt: skip
+        if not found:
+            continue
         try:
-            bandwidth, step, once = fitted(*zip(*found, strict=True)) if found else (0.0,) * 3
+            bandwidth, step, once = fitted(*zip(*found, strict=True))
+            result[name] = (bandwidth / link, step, once)
         except ClusterError as error:
             missing.append(f"{name}: {error}")
-            continue
-        if found:
-            result[name] = (bandwidth / link, step, once)
     return result
 
 

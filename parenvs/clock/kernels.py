@@ -81,26 +81,33 @@ def products(
 
 
 def attention(
-    shapes: Sequence[tuple[int, ...]], repeats: int, kind: str
+    shapes: Sequence[tuple[int, ...]], repeats: int, kind: str, missing: dict[str, str]
 ) -> dict[tuple[str, tuple[Any, ...]], list[float]]:
-    """Time causal attention in both passes; shapes as in ``parenvs.cluster.Measured``."""
+    """Time causal attention in both passes; shapes as in ``parenvs.cluster.Measured``.
+
+    What cannot run is told to ``missing``: size -> why.
+    """
     precision = "bf16" if kind == "cuda" else "fp32"
     time = partial(members.samples, repeats=repeats, warm_up=1, watch=watch_of(kind))
+    made = partial(torch.ones, dtype=_TYPES[precision], device=kind, requires_grad=True)
     found = {}
     attend = nn.functional.scaled_dot_product_attention
     for shape in shapes:
         samples, sequence, heads, kv_heads, width, value_width = shape
-        query, key, value = (
-            torch.ones((samples, *size), dtype=_TYPES[precision], device=kind, requires_grad=True)
-            for size in (
-                (heads, sequence, width), (kv_heads, sequence, width),
-                (kv_heads, sequence, value_width),
-            )
-        )  # fmt: skip
-        run = partial(attend, query, key, value, is_causal=True, enable_gqa=heads > kv_heads)
-        found[precision, (PASSES[0], *shape)] = time(run)
-        backward = _Backward(run)
-        found[precision, (PASSES[1], *shape)] = time(backward, before=backward.prepare)
+        try:
+            query, key, value = (
+                made((samples, *size))
+                for size in (
+                    (heads, sequence, width), (kv_heads, sequence, width),
+                    (kv_heads, sequence, value_width),
+                )
+            )  # fmt: skip
+            run = partial(attend, query, key, value, is_causal=True, enable_gqa=heads > kv_heads)
+            found[precision, (PASSES[0], *shape)] = time(run)
+            backward = _Backward(run)
+            found[precision, (PASSES[1], *shape)] = time(backward, before=backward.prepare)
+        except RuntimeError as error:  # scores that take more memory than there is
+            missing[f"attention of {' x '.join(map(str, shape))}"] = one_line(error)
     return found
 
 
@@ -189,7 +196,7 @@ def measure(
     rates, missing = products(shapes, repeats, device)
     kernels = {
         "products": rates,
-        "attention": attention(attended, repeats, device),
+        "attention": attention(attended, repeats, device, missing),
         "copies": copies(copied, repeats, device),
         "layer_seconds": layer_seconds(repeats, device),
     }

@@ -204,15 +204,20 @@ class _Product(NamedTuple):
     times: Figure = 1.0
     batch: Figure = 1
 
+    @property
+    def sizes(self) -> dict[str, tuple[Figure, Figure, Figure]]:
+        """Role -> m, n and k of Y = X W, dX = dY W^T and dW = X^T dY."""
+        _, m, n, k, *_ = self
+        return dict(zip(ROLES, ((m, n, k), (m, k, n), (k, n, m)), strict=True))
+
     def seconds(self, machine: Machine) -> list[Figure]:
-        """Return the seconds of Y = X W, dX = dY W^T and dW = X^T dY, of the same FLOPs each."""
-        _, m, n, k, times, batch = self
+        """Return the seconds of the products of ``sizes``, of the same FLOPs each."""
         # A product that adds to gradients in fp32 reads and writes them.
         summed = 0.0 if machine.stack.accumulate_bytes else 8.0
-        sizes = ((m, n, k, batch, 0.0), (m, k, n, batch, 0.0), (k, n, m, batch, summed))
         return [
-            times * matmul_seconds(machine, *size, role)
-            for size, role in zip(sizes, ROLES, strict=True)
+            self.times
+            * matmul_seconds(machine, *size, self.batch, summed if role == WEIGHT else 0.0, role)
+            for role, size in self.sizes.items()
         ]
 
 
@@ -544,9 +549,9 @@ def kernels_of(
     block = TransformerBlock(shape)
     words = _Product("", block.tokens(split), shape.vocabulary / split.tp, shape.hidden)
     found = []
-    for _, m, n, k, _, groups in (*block.products(None, split), words):
-        sizes = ((groups, m, k, n), (groups, m, n, k), (groups, k, m, n))
-        found += [(role, *map(int, size)) for role, size in zip(ROLES, sizes, strict=True)]
+    for product in (*block.products(None, split), words):
+        for role, (m, n, k) in product.sizes.items():
+            found.append((role, *map(int, (product.batch, m, k, n))))
     return list(dict.fromkeys(found)), tuple(map(int, block.attention_size(split)))
 
 

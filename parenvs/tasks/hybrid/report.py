@@ -565,7 +565,7 @@ class HybridReport(TimedReport):
         precision, shares = self.machine.precision, []
         samples = plan.micro_batch * self.stages[0].dp
         for tp, dp in {(stage.tp, stage.dp) for stage in self.stages}:
-            split = Split(tp, samples / dp, plan.context, True, plan.expert)
+            split = Split(tp, samples / dp, plan.context, True, plan.expert, plan.expert_tp)
             products, attention = kernels_of(shape, split)
             shares += [known.product_share(precision, *product) for product in products]
             shares += [known.attention_share(precision, which, *attention) for which in PASSES]
