@@ -270,10 +270,6 @@ def _is_list(value: Any, max_count: int, is_valid: Callable[[Any], bool]) -> boo
     return isinstance(value, list) and len(value) <= max_count and all(map(is_valid, value))
 
 
-def _is_seed(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**63
-
-
 def _is_settings(value: Any) -> bool:
     if not isinstance(value, dict) or len(value) > 40:
         return False
@@ -305,7 +301,7 @@ _FIELDS: dict[str, tuple[Callable[[Any], bool], str, Any]] = {
         [],
     ),
     "seeds": (
-        lambda value: _is_list(value, 1000, _is_seed),
+        lambda value: _is_list(value, 1000, lambda x: type(x) is int and 0 <= x < 2**63),
         "a list of at most 1,000 whole numbers from 0",
         [],
     ),

@@ -47,8 +47,7 @@ class Evaluation:
     @property
     def plan(self) -> Plan:
         """The plan of the greedy episode."""
-        plan: Plan = self.report.plan
-        return plan
+        return self.report.plan
 
     @property
     def score(self) -> float | None:

@@ -13,7 +13,6 @@ from parenvs.agents.planners import TRAINED_AGENTS
 from parenvs.cluster import Cluster
 from parenvs.core import leaderboard as board
 from parenvs.core.leaderboard import Reference
-from parenvs.core.plan import Plan
 from parenvs.datasets.pipeline.families import FAMILIES
 from parenvs.datasets.pipeline.problems import draw
 from parenvs.instances import PAPER, load_graph
@@ -37,7 +36,6 @@ class PipelineProblem(board.TaskProblem):
     @property
     def pipeline(self) -> Pipeline:
         """The chain on its cluster."""
-        assert isinstance(self.target, Pipeline)
         return self.target
 
     def pipeline_plan(self, cuts: Sequence[int], device_cuts: Sequence[int]) -> PipelinePlan:
@@ -67,8 +65,7 @@ class PipelineProblem(board.TaskProblem):
         sizes = (self.settings["micro_batch"], self.settings["micro_batches"])
         return PipelinePlan(self.instance, self.fingerprint, self.cluster, (), (), *sizes)
 
-    def faults(self, plan: Plan) -> list[str]:
-        assert isinstance(plan, PipelinePlan)
+    def faults(self, plan: Any) -> list[str]:
         needed = self.stages - 1
         return [
             f"field {key!r} has {len(values):,} numbers; {self.stages} stages have {needed}"

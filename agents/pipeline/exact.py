@@ -74,24 +74,20 @@ def exact_candidates(space: CutSpace) -> Answer:
         check_split(pipeline)
         within_memory(pipeline)
         raise InfeasibleError(
-            f"{pipeline.profile.name} on {pipeline.cluster} with {pipeline.stages} stages: no plan "
-            "of the candidates fits the memory by whole samples; give candidates='all', another "
-            "agent or --fractions"
+            f"{pipeline.words} with {pipeline.stages} stages: no plan of the candidates fits the "
+            "memory by whole samples; give candidates='all', another agent or --fractions"
         )
     answer = proven_answer(pipeline, search.best, search.evaluations)
     return replace(answer, among="pruned candidates")
 
 
-def exact_points(
-    space: PointSpace, incumbent: Answer | None = None, time_limit: float | None = None
-) -> Answer:
+def exact_points(space: PointSpace, time_limit: float | None = None) -> Answer:
     """The shortest plan over the points and units of ``space``, with proof.
 
     The search over all points starts from the best plan over few of them.
 
     Args:
         space: the problem; a ``PointSpace`` always has a plan that fits the memory.
-        incumbent: a plan to start from; it is ignored if it is not of the space.
         time_limit: seconds after which the best plan found is returned without proof, with a valid
             ``bound``.
     """
@@ -100,10 +96,6 @@ def exact_points(
     deadline = np.inf if time_limit is None else time.perf_counter() + time_limit
     # A good plan over few points lets the search over all of them drop most labels.
     best, evaluations = space.plan(*even_plan(space)), 0
-    start = legal_plan(pipeline, incumbent)
-    boundaries = space.pivots, space.devices
-    if start is not None and all(map(np.all, map(np.isin, start, boundaries))):
-        best = min(best, start, key=lambda plan: _length(pipeline, plan))
     for pivots in (space.pivots[few_points(space, _FEW_POINTS)], space.pivots[1:-1]):
         upper = _length(pipeline, best)
         search = LabelSearch(pipeline, pivots, upper, deadline, devices=space.devices)
@@ -140,7 +132,10 @@ def exact_full(
     if stages == 1:
         return one_stage(pipeline)
     pivots = distinct_pivots(pipeline)
-    best, evaluations = legal_plan(pipeline, incumbent), 0
+    best: Cuts | None = None
+    evaluations = 0
+    if incumbent is not None and pipeline.report(incumbent.plan).legal:
+        best = cuts_of(incumbent.plan)
     if is_large(pipeline, pivots):
         stop = np.inf if time_limit is None else begin + _SHARE * time_limit
         best = near_best(pipeline, deadline=stop, start=best)
@@ -251,17 +246,10 @@ def infeasible(pipeline: Pipeline, excess: float) -> InfeasibleError:
     """The error for a problem whose best plan exceeds the memory by ``excess`` bytes."""
     stages = f"{pipeline.stages} stage{'s' if pipeline.stages > 1 else ''}"
     return InfeasibleError(
-        f"{pipeline.profile.name} on {pipeline.cluster} with {stages}: no plan fits the "
-        f"memory; the best one needs {excess:,.0f} bytes more than the "
-        f"{pipeline.memory_limit:,.0f} allowed on its fullest stage"
+        f"{pipeline.words} with {stages}: no plan fits the memory; the best one needs "
+        f"{excess:,.0f} bytes more than the {pipeline.memory_limit:,.0f} allowed on its fullest "
+        "stage"
     )
-
-
-def legal_plan(pipeline: Pipeline, incumbent: Answer | None) -> Cuts | None:
-    """Return the plan of an answer if it is legal on the problem."""
-    if incumbent is None or not pipeline.report(incumbent.plan).legal:
-        return None
-    return cuts_of(incumbent.plan)
 
 
 def leanest_plan(pipeline: Pipeline) -> tuple[Cuts, float]:

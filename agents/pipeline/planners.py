@@ -128,8 +128,7 @@ class PipelineRequest(PipelineSearch, Request):
     @property
     def object_kwargs(self) -> dict[str, Any]:
         """The problem as arguments of the environment: the object itself, whatever its name."""
-        choices = {"radius": self.radius, "candidates": self.candidates}
-        return {"problem": self.problem, **choices}
+        return {"problem": self.problem, "radius": self.radius, "candidates": self.candidates}
 
     @cached_property
     def space(self) -> CutSpace:

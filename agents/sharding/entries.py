@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -32,19 +32,11 @@ SOLVER_SECONDS = 60.0
 _WORST = 10
 
 
-class _Export(NamedTuple):
-    """A graph on devices, written as an IOPDDL problem, with limits of memory in MB."""
-
-    graph: str
-    cluster: str
-    label: str
-    limits: tuple[int, ...]
-
-
 _EXPORTS = (
-    _Export("vgg-19", "8x8:v100,10Gbps", "8x8", (2975, 2730, 2610)),
-    _Export("vgg-19", "4x8:v100,25Gbps", "4x8", (2975, 2730)),
+    ("vgg-19", "8x8:v100,10Gbps", "8x8", (2975, 2730, 2610)),
+    ("vgg-19", "4x8:v100,25Gbps", "4x8", (2975, 2730)),
 )
+"""Graph, cluster, its label and limits of memory in MB of problems that are exports."""
 _PREFIX = "asplos-2025-iopddl-"
 # Letter of a problem of the contest -> its fingerprint; for others no file was at hand.
 _FINGERPRINTS = {
@@ -154,22 +146,18 @@ def _limited(graph: str, cluster: str, limit: int, name: str) -> Sharding:
 
 def problems(instances: board.Instances = None) -> Iterator[ShardingProblem]:
     """Yield the problems without references; those of the contest need no file here."""
-    rows: list[tuple[str, str, dict[str, Any]]] = []  # name, fingerprint, settings
-    for export in _EXPORTS:
-        for limit in export.limits:
-            name = f"{export.graph}-{export.label}-{limit}MB"
-            place = {"graph": export.graph, "cluster": export.cluster}
-            settings: dict[str, Any] = {"tier": EXPORTS, **place, "limit": limit * 10**6}
+    for graph, cluster, label, limits in _EXPORTS:
+        for limit in limits:
+            name, size = f"{graph}-{label}-{limit}MB", limit * 10**6
             if instances is None or name in instances:
-                target = _limited(export.graph, export.cluster, settings["limit"], name)
-                rows.append((name, target.fingerprint, settings))
+                fingerprint = _limited(graph, cluster, size, name).fingerprint
+                settings = {"tier": EXPORTS, "graph": graph, "cluster": cluster, "limit": size}
+                yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
     for letter, fingerprint in _FINGERPRINTS.items():
         record, name = files.CONTEST_RECORDS[letter], f"{_PREFIX}{letter}"
-        settings = {"tier": CONTEST, "model": record.model, "seconds": record.seconds}
         if instances is None or name in instances:
-            rows.append((name, fingerprint, settings))
-    for name, fingerprint, settings in rows:
-        yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
+            settings = {"tier": CONTEST, "model": record.model, "seconds": record.seconds}
+            yield ShardingProblem(name, ShardingPlan.task, "", name, fingerprint, settings)
 
 
 _Pairs = list[tuple[Any, float | None]]

@@ -18,9 +18,7 @@ _COOLED = 300.0
 
 def empty_tree(m: Arrays) -> Array:
     """Return the tree of a plan in which every node uses its least."""
-    half = 1
-    while half < max(len(m.slack), 1):
-        half *= 2
+    half = 1 << max(len(m.slack) - 1, 0).bit_length()  # the least power of two that is enough
     tree = np.zeros((2, 2 * half), np.int64)
     # Leaves beyond the last time must never be a maximum.
     tree[0, half:] = _LEAST
@@ -31,7 +29,7 @@ def empty_tree(m: Arrays) -> Array:
 
 
 @compiled
-def add(tree: Array, lo: int, hi: int, amount: int) -> None:
+def add(tree, lo, hi, amount):
     """Add an amount in the times from ``lo`` to before ``hi``."""
     half = tree.shape[1] // 2
     left, right = lo + half, hi + half
@@ -56,7 +54,7 @@ def add(tree: Array, lo: int, hi: int, amount: int) -> None:
 
 
 @compiled
-def maximum(tree: Array, lo: int, hi: int) -> int:
+def maximum(tree, lo, hi):
     """Return the maximum in the times from ``lo`` to before ``hi``."""
     half = tree.shape[1] // 2
     left, right = lo + half, hi + half
@@ -87,7 +85,7 @@ def maximum(tree: Array, lo: int, hi: int) -> int:
 
 
 @compiled
-def place_node(m: Arrays, tree: Array, node: int, strategy: int, sign: int) -> None:
+def place_node(m, tree, node, strategy, sign):
     """Add (1) or take away (-1) what a node's strategy uses."""
     for term in range(m.term_start[node], m.term_start[node + 1]):
         used = m.usage[m.term_at[term] + strategy]
@@ -96,7 +94,7 @@ def place_node(m: Arrays, tree: Array, node: int, strategy: int, sign: int) -> N
 
 
 @compiled
-def change_node(m: Arrays, tree: Array, node: int, old: int, new: int) -> None:
+def change_node(m, tree, node, old, new):
     """Change what a node uses from one strategy's to another's."""
     if old == new:
         return
@@ -107,7 +105,7 @@ def change_node(m: Arrays, tree: Array, node: int, old: int, new: int) -> None:
 
 
 @compiled
-def fits(m: Arrays, tree: Array, node: int, strategy: int) -> bool:
+def fits(m, tree, node, strategy):
     """Whether a strategy of a node that uses its least in the tree keeps the limit."""
     for term in range(m.term_start[node], m.term_start[node + 1]):
         used = m.usage[m.term_at[term] + strategy]
@@ -117,9 +115,7 @@ def fits(m: Arrays, tree: Array, node: int, strategy: int) -> bool:
 
 
 @compiled
-def foresee(
-    m: Arrays, costs: Array, messages: Array, chosen: Array, node: int, work: Array
-) -> None:
+def foresee(m, costs, messages, chosen, node, work):
     """Write a node's costs with earlier neighbors, and messages from later ones, into ``work``."""
     begin, size = m.offset[node], m.size[node]
     for s in range(size):
@@ -136,15 +132,7 @@ def foresee(
 
 
 @compiled
-def complete(
-    m: Arrays,
-    costs: Array,
-    messages: Array,
-    tree: Array,
-    allowed: Array,
-    chosen: Array,
-    work: Array,
-) -> int:
+def complete(m, costs, messages, tree, allowed, chosen, work):
     """Choose a strategy for each node in turn, so that the limit is kept; return the first failure.
 
     Args:
@@ -195,7 +183,7 @@ def complete(
 
 
 @compiled
-def leaves_choice(m: Arrays, allowed: Array, node: int, strategy: int) -> bool:
+def leaves_choice(m, allowed, node, strategy):
     """Whether every later neighbor keeps a strategy that goes with this one."""
     for p in range(m.start[node], m.start[node + 1]):
         other = m.neighbor[p]
@@ -370,7 +358,7 @@ def improve(
 
 
 @compiled
-def surroundings(m: Arrays, chosen: Array, local: Array, blocked: Array) -> None:
+def surroundings(m, chosen, local, blocked):
     """Write what each strategy costs with the neighbors in a choice, as ``improve`` takes it.
 
     Args:
@@ -388,9 +376,7 @@ def surroundings(m: Arrays, chosen: Array, local: Array, blocked: Array) -> None
 
 
 @compiled
-def add_row(
-    m: Arrays, p: int, strategy: int, sign: float, costs: Array, blocked: Array, position: int
-) -> None:
+def add_row(m, p, strategy, sign, costs, blocked, position):
     """Add what the neighbor at an edge costs beside a strategy to sums of costs; -1 takes away.
 
     Forbidden pairs are counted apart, since infinity cannot be taken away again.
@@ -405,18 +391,7 @@ def add_row(
 
 
 @compiled
-def best_subtrees(
-    m: Arrays,
-    priced: Array,
-    nodes: Array,
-    parents: Array,
-    marks: Array,
-    size: int,
-    factor: float,
-    widest: int,
-    space: Array,
-    fresh: Array,
-) -> None:
+def best_subtrees(m, priced, nodes, parents, marks, size, factor, widest, space, fresh):
     """Write the best strategies of a tree's nodes, with memory at a price, into ``fresh``.
 
     The first half of ``space`` holds the costs of strategies outside of the tree, the second
@@ -471,7 +446,7 @@ _STEPS = 0.1, 2e-3
 
 
 @compiled
-def priced_costs(m: Arrays, price: Array, out: Array) -> None:
+def priced_costs(m, price, out):
     """Write the costs of strategies with what their usage costs into ``out``, (s,).
 
     Args:
@@ -492,7 +467,7 @@ def priced_costs(m: Arrays, price: Array, out: Array) -> None:
 
 
 @compiled
-def share_out(m: Arrays, costs: Array, messages: Array) -> None:
+def share_out(m, costs, messages):
     """Take off each edge to an earlier node the share that ``sweep`` sends on it, in place."""
     for node in range(len(m.size)):
         # After this, costs of nodes and edges each have a minimum that sums to the bound.
@@ -510,7 +485,7 @@ def share_out(m: Arrays, costs: Array, messages: Array) -> None:
 
 
 @compiled
-def decode(m: Arrays, costs: Array, messages: Array, chosen: Array, work: Array) -> None:
+def decode(m, costs, messages, chosen, work):
     """Choose a strategy for each node in turn, by its costs, neighbors and messages.
 
     The memory is left out, and what is forbidden may be chosen where nothing else is left.

@@ -588,8 +588,7 @@ class Tree:
         rates = np.diff(sums[model.term_times], axis=1)[self.usage.term, 0]
         price_of = np.bincount(self.usage.strategy, rates * self.usage.used, minlength=len(share))
         mean = np.add.reduceat(share * price_of, first)
-        spread: Array = np.add.reduceat(share * np.abs(price_of - mean[self.node]), first)
-        return spread
+        return np.add.reduceat(share * np.abs(price_of - mean[self.node]), first)
 
     def _plan(self, share: Array) -> Array:
         reduced = self.program.reduced

@@ -245,8 +245,7 @@ def _shared_part(name: str, number: int) -> tuple[Linear, dict[str, Any]]:
 
 def fingerprint_of(instance: str) -> str:
     """Return the fingerprint of a shipped training step."""
-    fingerprint: str = manifest()["instances"][instance]["graphs"]["train"]["fingerprint"]
-    return fingerprint
+    return manifest()["instances"][instance]["graphs"]["train"]["fingerprint"]
 
 
 KEPT = 64
@@ -304,8 +303,7 @@ def problem_of(linear: Linear) -> Partitioning:
     """Return the problem itself, whose graph is read once."""
     if "problem" not in linear.cache:
         linear.cache["problem"] = problem_named(linear.name)
-    problem: Partitioning = linear.cache["problem"]
-    return problem
+    return linear.cache["problem"]
 
 
 @lru_cache(maxsize=KEPT)

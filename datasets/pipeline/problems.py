@@ -385,6 +385,18 @@ def is_member(instance: Any) -> bool:
     return first in (*SETS, *DRAWN)
 
 
+def asked(
+    options: dict[str, Any], instance: Any, settings: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Return instance and settings of a reset, whose ``options`` come before those given."""
+    instance = options.get("instance", instance)
+    if instance in (None, *SETS):
+        raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
+    # Settings of the environment are for models; problems of sets have their own.
+    settings = options if is_member(instance) else {**settings, **options}
+    return instance, {key: x for key, x in settings.items() if key != "instance"}
+
+
 def generated_named(name: str) -> DrawnProblem:
     """Return the generated problem of a name.
 

@@ -20,6 +20,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BestValue, SetKind, member_of
@@ -165,7 +166,7 @@ def _made_of(graph: Graph, wanted: set[int]) -> dict[int, set[int]]:
     return sources_of
 
 
-def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
+def _part(rng: Generator, ranges: Ranges) -> tuple[_Source, int, int]:
     source = _source(ranges.graphs[int(rng.integers(len(ranges.graphs)))])
     count = int(rng.integers(ranges.tensors[0], ranges.tensors[1] + 1))
     count = min(count, len(source.tensors))
@@ -173,7 +174,7 @@ def _part(rng: np.random.Generator, ranges: Ranges) -> tuple[_Source, int, int]:
     return source, begin, begin + count
 
 
-def _mesh(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
+def _mesh(rng: Generator, ranges: Ranges, name: str) -> Sharding | None:
     source, begin, end = _part(rng, ranges)
     axes = _AXES[int(rng.integers(len(_AXES)))]
     graph, footprint = source.partitioning.graph, source.partitioning.footprint
@@ -242,9 +243,12 @@ def _reshard(
     return moved
 
 
-def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | None:
+_exchange = lru_cache(maxsize=16)(Exchange.of)
+
+
+def _classes(rng: Generator, ranges: Ranges, name: str) -> Sharding | None:
     source, begin, end = _part(rng, ranges)
-    whole = _exported(source.partitioning)
+    whole = _exchange(source.partitioning).problem
     first, last = source.lives[begin, 0], source.lives[end - 1, 0] + 1
     lo, hi = whole.intervals.T
     # Groups of tensors that live within the part; classes live nowhere.
@@ -277,13 +281,8 @@ def _classes(rng: np.random.Generator, ranges: Ranges, name: str) -> Sharding | 
     return _with_limit(rng, ranges, name, "classes", lives, costs, usages, ends, tables)
 
 
-@lru_cache(maxsize=16)
-def _exported(partitioning: Partitioning) -> Sharding:
-    return Exchange.of(partitioning).problem
-
-
 def _with_limit(
-    rng: np.random.Generator, ranges: Ranges, name: str, family: str, lives: np.ndarray,
+    rng: Generator, ranges: Ranges, name: str, family: str, lives: np.ndarray,
     costs: list[list[int]], usages: list[list[int]], ends: list[list[int]],
     tables: list[list[int]],
 ) -> Sharding | None:  # fmt: skip
@@ -314,8 +313,7 @@ def _with_limit(
 def members(name: str) -> dict[str, tuple[str, int, str]]:
     """Return the problems of a set, FAMILY-NUMBER -> the arguments of ``drawn``."""
     ranges, count, first = SETS[name]
-    numbers = range(count)
-    return {f"{x}-{k:03d}": (x, first + k, ranges) for x in FAMILIES for k in numbers}
+    return {f"{x}-{k:03d}": (x, first + k, ranges) for x in FAMILIES for k in range(count)}
 
 
 def set_names(name: str) -> list[str]:

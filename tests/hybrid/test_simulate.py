@@ -9,7 +9,7 @@ from cases import each
 import parenvs
 from parenvs.tasks.hybrid.plan import HybridStage
 from parenvs.tasks.hybrid.schedules import ChunkSeconds, simulate
-from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageTimes, core_of
+from parenvs.tasks.pipeline.formulas import BACKWARD, FORWARD, StageSeconds, core_of, length
 
 
 def core(seconds, micro_batches):
@@ -96,8 +96,8 @@ def test_simulate__early_is_the_pure_task():
         there, back = row.copy(), row.copy()
         there[::2], back[::2] = forward[:, 0], backward[:, 0]
         there[1::2] = back[1::2] = link[:-1, 0]
-        length = StageTimes(there, back, np.zeros_like(row)).length(micro_batches)
-        assert table.core >= length - 1e-12
+        closed = length(StageSeconds(there, back, np.zeros(stages)), micro_batches)
+        assert table.core >= closed - 1e-12
         equal = simulate(ChunkSeconds(forward * 0 + 1, backward * 0 + 2, link * 0), micro_batches)
         early = simulate(
             ChunkSeconds(forward * 0 + 1, backward * 0 + 2, link * 0), micro_batches, "early"

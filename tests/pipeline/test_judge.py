@@ -99,8 +99,6 @@ def test_judge__against_the_design(data):
     assert report.legal == (not empty and not full)
     share = pipeline.bubble_free / length
     assert report.value == pytest.approx(share if report.legal else -1, rel=1e-12)
-    value = float(pipeline.values(cuts, device_cuts))
-    assert value == pytest.approx(-1 if full else share, rel=1e-12)
     assert report.simulated_seconds == simulate(report.times, pipeline.micro_batches).length
     assert report.timetable.length == report.simulated_seconds
     forward, backward, reduce = slow_times(pipeline, cuts, device_cuts)
@@ -124,7 +122,7 @@ def test_judge__memory_limit_may_be_met_exactly():
         assert pipeline.memory_limit == memory
         report = judge(plan_of(DENSE, cluster=pipeline.cluster), pipeline)
         assert report.legal == legal
-        assert (pipeline.values(np.array([5]), np.array([3])) > 0) == legal
+        assert (report.value > 0) == legal
 
 
 def test_judge__one_stage_is_data_parallelism():
@@ -223,7 +221,7 @@ def test_judge__plan_alone():
     problem = parenvs.problem("vgg-19", "B", micro_batch=8, micro_batches=4)
     plan = problem.plan([40, 120], [6, 20])
     assert judge(plan).reasons == problem.report(plan).reasons == ()
-    assert judge(plan).value == float(problem.values([40, 120], [6, 20]))
+    assert judge(plan).value == problem.report(plan).value > 0
     with pytest.raises(UnknownInstanceError, match="'nothing'"):
         judge(replace(plan, instance="nothing"))
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from numpy.random import Generator
 
 from parenvs.cluster import Cluster
 from parenvs.core.game import generator_of, word_of
@@ -270,7 +271,7 @@ class Markov(Source):
         """Return the default number of intervals, whatever their length."""
         return INTERVALS
 
-    def draw(self, rng: np.random.Generator, seconds: float, intervals: int) -> Array:
+    def draw(self, rng: Generator, seconds: float, intervals: int) -> Array:
         """Draw what decides a course, (S, 1+N) float32: of bulk preemptions, and of each node."""
         return rng.random((intervals, self.nodes + 1), dtype=np.float32)
 
@@ -295,11 +296,11 @@ class Markov(Source):
         return Course(nodes, joined, left, lost)
 
 
-def _log_uniform(rng: np.random.Generator, low: float, high: float) -> float:
+def _log_uniform(rng: Generator, low: float, high: float) -> float:
     return float(np.exp(rng.uniform(np.log(low), np.log(high))))
 
 
-def draw_markov(rng: np.random.Generator, family: str, nodes: int) -> Markov:
+def draw_markov(rng: Generator, family: str, nodes: int) -> Markov:
     """Draw a chain of a family; intervals are taken to be minutes.
 
     ``independent``: a node stays 30 minutes to 5 hours, a missing one comes after 10 to 60 minutes.
@@ -526,11 +527,11 @@ node leaves, that a missing one comes, and the share of the nodes, next to each 
 leave together."""
 
 
-def _constants(rng: np.random.Generator, count: int, *bounds: tuple[float, float]) -> Any:
+def _constants(rng: Generator, count: int, *bounds: tuple[float, float]) -> Any:
     return [np.full(count, _log_uniform(rng, *x)) for x in bounds]
 
 
-def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+def _quiet(rng: Generator, nodes: int, count: int) -> Regime:
     """Quiet for one to three hours, then a busy spell of 10 to 60 minutes, again and again."""
     leave, join = _constants(rng, count, (1 / 3000, 1 / 600), (1 / 60, 1 / 8))
     start = -int(rng.integers(0, 60))
@@ -542,7 +543,7 @@ def _quiet(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     return int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count)
 
 
-def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+def _bursts(rng: Generator, nodes: int, count: int) -> Regime:
     """Nodes of about one age leave together, often several times within minutes."""
     blocks = np.zeros(count)
     first, again = _log_uniform(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
@@ -556,7 +557,7 @@ def _bursts(rng: np.random.Generator, nodes: int, count: int) -> Regime:
     return int(rng.integers(nodes // 3, nodes + 1)), leave, join, blocks
 
 
-def _gone(rng: np.random.Generator, nodes: int, count: int) -> Regime:
+def _gone(rng: Generator, nodes: int, count: int) -> Regime:
     """One to three times all nodes leave; after 3 to 40 minutes they come back, fast."""
     leave, join = _constants(rng, count, (1 / 2000, 1 / 100), (1 / 60, 1 / 8))
     blocks = np.zeros(count)
@@ -575,7 +576,7 @@ FAMILIES = (*CHAINS, *REGIMES)
 
 
 def draw_course(
-    rng: np.random.Generator, family: str, nodes: int = NODES, intervals: int = INTERVALS
+    rng: Generator, family: str, nodes: int = NODES, intervals: int = INTERVALS
 ) -> Course:
     """Draw a course of one of ``FAMILIES``, of at most N ``nodes``; intervals are minutes."""
     if family in CHAINS:
@@ -604,7 +605,7 @@ COUNT = 720
 """Courses of the bank of a family, each a job of every measured model."""
 
 
-def drawn_by(rng: np.random.Generator, family: str, model: str) -> Elastic:
+def drawn_by(rng: Generator, family: str, model: str) -> Elastic:
     """Draw a job of one of ``FAMILIES`` and ``MEASURED``, named by the generator's state."""
     name = _name(family, model, word_of(rng))
     return job(model, draw_course(rng, family), name)

@@ -184,15 +184,15 @@ class PartitionChoice(RowGame):
         self.position[rows], self.earned[rows], self.cost[rows] = 0, 0.0, np.nan
 
     def look(self, rows: Array, part: Rows) -> None:
-        partial_plans, stake = self.partial_plans, self.position[rows]
-        tables, slot = partial_plans.tables, partial_plans.slot[rows]
-        is_open = partial_plans.decisions[rows] == OPEN
+        plans, stake = self.partial_plans, self.position[rows]
+        tables, slot = plans.tables, plans.slot[rows]
+        is_open = plans.decisions[rows] == OPEN
         room, bounds = self._judged(rows, stake, is_open)
         mask = room >= 0
         actions = np.zeros((len(rows), 2, len(self.shown)), np.float32)
         offset = len(self.ahead) if self.looks else 0
         limit = tables.limit[slot]
-        of_class, rest = partial_plans.relaxed(rows, stake, is_open)
+        of_class, rest = plans.relaxed(rows, stake, is_open)
         if self.looks:
             # A class that is split in part has no reduced worth: what is more than half counts.
             tie = TIE * np.sign(of_class[:, 1] - 0.5)
@@ -204,7 +204,7 @@ class PartitionChoice(RowGame):
         bare = actions[:, PARTITION, offset:]
         bare[:, 0] = 1.0
         bare[:, 1 : 1 + len(CLASS)] = tables.figures[slot, stake]
-        bare[:, 1 + len(CLASS) :] = partial_plans.excluded(rows, stake, is_open)
+        bare[:, 1 + len(CLASS) :] = plans.excluded(rows, stake, is_open)
         # Features of a choice that the mask forbids say nothing.
         actions[~mask] = 0.0
         context = np.empty((len(rows), len(self.contexts)), np.float32)
@@ -213,38 +213,38 @@ class PartitionChoice(RowGame):
         context[:, 1], context[:, 2] = self.earned[rows], room.max(axis=1) / limit
         context[:, 3] = tables.price[slot]
         context[:, 4 : 4 + len(STEP)] = tables.step[slot]
-        context[:, 4 + len(STEP) : -2] = partial_plans.coming(rows, stake, is_open, NEXT, TOLD)
+        context[:, 4 + len(STEP) : -2] = plans.coming(rows, stake, is_open, NEXT, TOLD)
         context[:, -2:] = rest
         self.actions[part], self.context[part], self.mask[part] = actions, context, mask
 
     def _judged(self, rows: Array, stake: Array, is_open: Array) -> tuple[Array, Array]:
         """(k, 2) rooms of both choices, and (k, 2) bounds if they are shown."""
         room, bounds = np.zeros((2, len(rows), 2))
-        partial_plans = self.partial_plans
-        order = np.argsort(partial_plans.tables.moments[partial_plans.slot[rows]], kind="stable")
+        plans = self.partial_plans
+        order = np.argsort(plans.tables.moments[plans.slot[rows]], kind="stable")
         for begin in range(0, len(rows), BLOCK):  # the fewer have the fewer to look at
             some = order[begin : begin + BLOCK]
-            room[some] = partial_plans.remaining_bytes(rows[some], stake[some])
+            room[some] = plans.remaining_bytes(rows[some], stake[some])
             if self.looks:
-                bounds[some] = partial_plans.bounds(rows[some], stake[some], is_open[some])
+                bounds[some] = plans.bounds(rows[some], stake[some], is_open[some])
         return room, bounds
 
     def move(self, rows: Array, actions: Array, part: Rows) -> None:
         """See ``RowGame.move``: replicate or partition the classes at stake."""
-        partial_plans, stake = self.partial_plans, self.position[rows]
-        tables = partial_plans.tables
-        partial_plans.decide(rows, stake, actions == PARTITION)
-        saved = tables.gain[partial_plans.slot[rows], stake]
+        plans, stake = self.partial_plans, self.position[rows]
+        tables = plans.tables
+        plans.decide(rows, stake, actions == PARTITION)
+        saved = tables.gain[plans.slot[rows], stake]
         self.earned[rows] += np.where(actions == PARTITION, saved, 0.0)
-        is_open = partial_plans.decisions[rows] == OPEN
+        is_open = plans.decisions[rows] == OPEN
         self.position[rows] = first = is_open.argmax(axis=1)
         # Without an open class argmax is 0, which is then a decided one.
         complete = rows[~is_open[np.arange(len(rows)), first]]
         if complete.size:
             self.over[complete] = True
-            slot = partial_plans.slot[complete]
+            slot = plans.slot[complete]
             self.position[complete] = tables.size[slot]
-            chosen = partial_plans.decisions[complete] == PARTITION
+            chosen = plans.decisions[complete] == PARTITION
             gain = np.where(chosen, tables.gain[slot], 0.0).sum(axis=1)
             self.cost[complete] = tables.replicated_seconds[slot] * (1.0 - gain)
 

@@ -163,8 +163,7 @@ class _Reasons:
 
     def positions(self, index: int) -> list[int]:
         """Positions in ``graph.dims`` of a parameter's dimensions larger than 1."""
-        positions: list[int] = self.classes.splittable(self.graph.parameter_tensor[index]).tolist()
-        return positions
+        return self.classes.splittable(self.graph.parameter_tensor[index]).tolist()
 
     def equality_key(self, index: int) -> tuple[object, ...]:
         """What equal parameters of two layers have in common: shape, kinds of reasons, classes."""

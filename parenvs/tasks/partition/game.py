@@ -64,7 +64,6 @@ class PartitionSpace:
 
     task: ClassVar[str] = "partition"
     problem: Partitioning
-    linkage: bool
     inferred: bool
     dimensions: Array
     classes: Array
@@ -162,7 +161,6 @@ class PartitionSpace:
         stakes = np.concatenate([_stakes(problem, classes, rivals), end])[[*question_class, -1]]
         return cls(
             problem=problem,
-            linkage=linkage,
             inferred=inferred,
             dimensions=dims,
             classes=classes,

@@ -280,8 +280,7 @@ class Decisions:
 
     def classes_of(self, parameter: int) -> list[int]:
         """Return the classes of an input's dimensions larger than 1."""
-        classes: list[int] = self.label[self._splittable_positions(parameter)].tolist()
-        return classes
+        return self.label[self._splittable_positions(parameter)].tolist()
 
     def without(self, classes: Collection[int]) -> tuple[list[list[int]], int]:
         """Return what follows from the plan without some of its classes.

@@ -250,10 +250,7 @@ class PartitionTask(Task):
 
         return text_and_json(report, pattern)
 
-    def explain_problem(
-        self, problem: Partitioning, pattern: str | None = None
-    ) -> tuple[str, dict[str, Any]]:
-        return self.explain(problem, pattern)
+    explain_problem = explain
 
     def layout(
         self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False

@@ -66,9 +66,8 @@ def scopes_of(name: str, of_graph: bool) -> tuple[Path, str]:
         is_authors = part == "body" and not outer.startswith("while")
         if iteration and iteration[1] in _NO_SCOPE:
             scopes.append(iteration[2])
-        elif (
-            part not in _NO_SCOPE or is_authors
-        ) and "->" not in part:  # an arrow: the formula of an einsum
+        # An arrow: the formula of an einsum.
+        elif (part not in _NO_SCOPE or is_authors) and "->" not in part:
             scopes.append(part)
     return tuple(scopes), operation
 
@@ -81,7 +80,6 @@ FAR = 0.2
 """Share of the chain's weight reads over which a tensor is one that crosses everything."""
 PRODUCTS = ("dot", "convolution")
 """Opcodes of matrix products."""
-_PART = re.compile(r"(.*)(\[\d+\])")
 
 
 @dataclass(frozen=True)
@@ -187,7 +185,7 @@ def key_of(path: Path, level: int) -> Path | None:
         return None
     index = numbered[min(level, len(numbered)) - 1]
     # A part of a stack: layers/q[3] is of layer layers/[3].
-    part = _PART.fullmatch(path[index])
+    part = _ITERATION.fullmatch(path[index])
     return (*path[:index], part[2]) if part else path[: index + 1]
 
 

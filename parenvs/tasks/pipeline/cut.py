@@ -549,8 +549,7 @@ class PipelineCut(Rowed):
 
     def space_of(self, row: int) -> CutSpace:
         """Return the candidates of an episode's problem."""
-        space: CutSpace = self._problems[row].space
-        return space
+        return self._problems[row].space
 
     @property
     def space(self) -> CutSpace:

@@ -277,14 +277,6 @@ class StageTimes:
     backward: Array
     all_reduce: Array
 
-    def length(self, micro_batches: int) -> Array:
-        """Return the closed-form seconds of one training step, shape (...)."""
-        forward, backward, all_reduce = (
-            np.moveaxis(row, -1, 0) for row in (self.forward, self.backward, self.all_reduce)
-        )
-        seconds = StageSeconds(forward, backward, all_reduce[::2])
-        return length(seconds, micro_batches)
-
 
 @dataclass(frozen=True)
 class Timetable:

@@ -503,12 +503,7 @@ class PipelineImprovement(games.RowGame):
         return self.turns * (1 + self.pairs)
 
     def elsewhere(self, options: dict[str, Any]) -> games.Source:
-        instance = options.get("instance", self._instance)
-        if instance in (None, *problems.SETS):
-            raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
-        # Settings of the environment are for models; problems of sets have their own.
-        settings = options if problems.is_member(instance) else {**self._settings, **options}
-        board = _board(instance, {k: x for k, x in settings.items() if k != "instance"})
+        board = _board(*problems.asked(options, self._instance, self._settings))
         if board.pipeline.stages != self.others + 1:
             raise ParenvsError(
                 f"options: {board.pipeline.instance} has {board.pipeline.stages} stages, this "

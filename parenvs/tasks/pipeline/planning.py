@@ -426,12 +426,7 @@ class PipelinePlanning(games.Rowed):
         return 2 * ((STAGES if self.draws else self.source.only.space.stages) - 1)
 
     def elsewhere(self, options: dict[str, Any]) -> games.Source:
-        instance = options.get("instance", self._instance)
-        if instance in (None, *problems.SETS):
-            raise ParenvsError("options: 'instance' must name a problem, a graph or a file")
-        # Settings of the environment are for models; problems of sets have their own.
-        settings = options if problems.is_member(instance) else {**self._settings, **options}
-        return games.Fixed(_board(instance, {k: x for k, x in settings.items() if k != "instance"}))
+        return games.Fixed(_board(*problems.asked(options, self._instance, self._settings)))
 
     def _by_board_and_choices(self, rows: Array) -> Iterator[tuple[Board, int, Array]]:
         """Yield a problem, a number of choices made, and the indices of rows with both."""

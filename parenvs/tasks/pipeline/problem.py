@@ -129,6 +129,11 @@ class Pipeline(ChainSums):
         return other
 
     @property
+    def words(self) -> str:
+        """Chain and cluster, for messages."""
+        return f"{self.profile.name} on {self.cluster}"
+
+    @property
     def options(self) -> dict[str, Any]:
         """Settings of the cost model, by the names that plans and environments use."""
         names = ("copies", "recompute", "sync", "tied")
@@ -137,9 +142,8 @@ class Pipeline(ChainSums):
     @cached_property
     def is_group(self) -> Array:
         """Whether a stage may have so many devices, (D+1,) bool."""
-        sizes = np.ones(self.cluster.devices + 1, bool)
+        sizes = np.full(self.cluster.devices + 1, self.fractions)
         if not self.fractions:
-            sizes[:] = False
             sizes[group_sizes(self.profile.micro_batch, self.cluster.devices)] = True
         sizes[0] = False
         return sizes
@@ -228,15 +232,6 @@ class Pipeline(ChainSums):
     def excess_bytes(self, cuts: Array, device_cuts: Array) -> Array:
         """Return the bytes by which the fullest stage exceeds the memory limit; <= 0 fits."""
         return self._memory(cuts, device_cuts).max(axis=0) - self.memory_limit
-
-    def values(self, cuts: Array, device_cuts: Array) -> Array:
-        """Return the values of well-formed plans, shape (...): ``1/L``, or -1 if one does not fit.
-
-        L is in units of the bubble-free time ``M sum(F+B) / D``, so the value lies in (0, 1]; it is
-        the share of time that the devices compute.
-        """
-        values = formulas.value(self.length(cuts, device_cuts), self.bubble_free)
-        return np.where(self.excess_bytes(cuts, device_cuts) <= 0, values, ILLEGAL)
 
     def plan(self, cuts: Array, device_cuts: Array) -> PipelinePlan:
         """Make the plan of the first pivot and the first device of each stage but the first."""
@@ -586,13 +581,12 @@ def tables_of(pipeline: Pipeline, pivots: Array | None = None) -> Tables:
         pivots = np.arange(len(pipeline.profile) + 1)
     else:
         largest = RangeTable(pipeline.largest_cut(pivots[:-1], pivots[1:]), greatest=True).rows
-    none = np.zeros((1, 1))
     return Tables(
         pipeline.seconds_sum[pivots], pipeline.forward_sum[pivots], pipeline.backward_sum[pivots],
         pipeline.parameter_sum[pivots], pipeline.variable_sum[pivots], pipeline.frozen_sum[pivots],
         pipeline.resident_sum[pivots], pipeline.cut_before[pivots], largest,
         np.zeros_like(pivots) if tied is None else tied.rank[pivots],
-        *((none, none, none) if tied is None else (tied.again, tied.frozen, tied.shared)),
+        *((_TABLE,) * 3 if tied is None else (tied.again, tied.frozen, tied.shared)),
         pipeline.is_group, np.array([cluster.inter_bw, cluster.intra_bw], float),
         # The other stage that holds a tied weight may be in any server.
         float(cluster.inter_bw if cluster.servers > 1 else cluster.intra_bw),

@@ -413,8 +413,7 @@ class TiedWeights:
 
     def between(self, table: Array, first: Array, end: Array) -> Array:
         """Return the bytes that one of the tables has of stages ``[first, end)``, elementwise."""
-        bytes_: Array = table[self.rank[first], self.rank[end]]
-        return bytes_
+        return table[self.rank[first], self.rank[end]]
 
 
 class RangeTable:

@@ -110,14 +110,12 @@ class CutSpace:
         check_stages(pipeline, fewest=2)
         stages = pipeline.stages
         check_candidates(radius, candidates)
-        if candidates == "minima":
-            pivots = local_minima(pipeline)
-        else:
-            pivots = np.arange(1, len(pipeline.profile))
+        inside = np.arange(1, len(pipeline.profile))
+        pivots = local_minima(pipeline) if candidates == "minima" else inside
         devices = device_of_pivot(pipeline)[pivots]
         distance = np.abs(devices - center_cuts(pipeline, stages)[:, None])
-        variables_before = pipeline.variable_sum[pivots]
-        last_stage_has_variable = pipeline.variable_sum[-1] > variables_before
+        variables = pipeline.variable_sum[pivots]  # before each candidate
+        last_stage_has_variable = pipeline.variable_sum[-1] > variables
         # A wider radius admits new candidates only at a distance that occurs.
         for width in [radius, *np.unique(distance[distance > radius]).tolist()]:
             allowed = (distance <= width) & last_stage_has_variable
@@ -125,16 +123,14 @@ class CutSpace:
             # so the last candidate of the next cut decides.
             for k in range(stages - 3, -1, -1):
                 last = int(np.append(-1, np.flatnonzero(allowed[k + 1]))[-1])
-                allowed[k] &= last >= 0
-                allowed[k] &= (devices[last] > devices) & (
-                    variables_before[last] > variables_before
-                )
-            if (allowed[0] & (variables_before > 0)).any():
+                has_more = (devices[last] > devices) & (variables[last] > variables)
+                allowed[k] &= has_more & (last >= 0)
+            if (allowed[0] & (variables > 0)).any():
                 break
         else:
             raise InfeasibleError(
-                f"{pipeline.profile.name} on {pipeline.cluster}: the candidates allow no {stages} "
-                "stages with a variable and a device each; try candidates='all' or fewer stages"
+                f"{pipeline.words}: the candidates allow no {stages} stages with a variable and "
+                "a device each; try candidates='all' or fewer stages"
             )
         useful = allowed.any(axis=0)
         return cls(pipeline, width, pivots[useful], devices[useful], allowed[:, useful])
@@ -195,8 +191,8 @@ def fitting(pipeline: Pipeline) -> Cuts:
     fits = pipeline.excess_bytes(cuts, devices) <= 0
     if not fits.any():
         raise InfeasibleError(
-            f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {pipeline.stages} graded "
-            "stages fits the memory; try more devices or a smaller micro-batch"
+            f"{pipeline.words}: no plan of {pipeline.stages} graded stages fits the memory; "
+            "try more devices or a smaller micro-batch"
         )
     return plans[int(np.where(fits, pipeline.length(cuts, devices), np.inf).argmin())]
 
@@ -313,16 +309,16 @@ class PointSpace:
         devices = units(pipeline)
         if stages > len(devices) - 1:
             raise InfeasibleError(
-                f"{pipeline.profile.name} on {pipeline.cluster}: {stages} stages asked for; a plan "
-                f"has at most one for each of {len(devices) - 1} units of devices"
+                f"{pipeline.words}: {stages} stages asked for; a plan has at most one for each of "
+                f"{len(devices) - 1} units of devices"
             )
         pivots = points(pipeline, max_points, by_network)
         latest = _latest_starts(pipeline, pivots, devices)
         if latest[stages, 0].max() < 0:
             raise InfeasibleError(
-                f"{pipeline.profile.name} on {pipeline.cluster}: no plan of {stages} stages over "
-                f"{len(pivots) - 1} points fits the memory of {pipeline.memory_limit:,.0f} bytes; "
-                "try more devices, another number of stages or a smaller micro-batch"
+                f"{pipeline.words}: no plan of {stages} stages over {len(pivots) - 1} points fits "
+                f"the memory of {pipeline.memory_limit:,.0f} bytes; try more devices, another "
+                "number of stages or a smaller micro-batch"
             )
         return cls(pipeline, pivots, devices, latest)
 
@@ -334,8 +330,7 @@ class PointSpace:
     @cached_property
     def starts(self) -> Array:
         """(S+1, m+1): the last unit from which k stages from each point on can run; -1 if none."""
-        starts: Array = self.latest.max(axis=2)
-        return starts
+        return self.latest.max(axis=2)
 
     def legal_points(self, stage: Any, point: Any, unit: Any) -> Array:
         """Return before which points stages may end, (..., m+1) bool.
@@ -345,8 +340,7 @@ class PointSpace:
             point: (...) first point of the stage.
             unit: (...) first unit of the stage.
         """
-        legal: Array = self.latest[self.stages - stage, point] >= np.asarray(unit)[..., None]
-        return legal
+        return self.latest[self.stages - stage, point] >= np.asarray(unit)[..., None]
 
     def legal_units(self, stage: Any, point: Any, unit: Any, end: Any) -> Array:
         """Return before which units stages of the points [point, end) may end, (..., u+1) bool.
@@ -410,9 +404,8 @@ class PointSpace:
 
     def plan(self, cuts: Array, device_cuts: Array) -> tuple[Array, Array]:
         """Return the pivots and devices of cuts given as points and units, each (..., S-1)."""
-        point_index = np.asarray(cuts, np.int64)
-        unit_index = np.asarray(device_cuts, np.int64)
-        return self.pivots[point_index], self.devices[unit_index]
+        points, units = (np.asarray(positions, np.int64) for positions in (cuts, device_cuts))
+        return self.pivots[points], self.devices[units]
 
 
 def points(pipeline: Pipeline, max_points: int = POINTS, by_network: bool = False) -> Array:

@@ -119,7 +119,7 @@ def problem_and_report(viewable: Report | Pipeline) -> tuple[Pipeline, Report | 
 
 def title(pipeline: Pipeline, report: Report | None) -> str:
     """Instance, cluster, stages and micro-batches."""
-    parts = [printable(f"{pipeline.profile.name} on {pipeline.cluster}")]
+    parts = [printable(pipeline.words)]
     if report is not None and report.stages:
         parts.append(plural(len(report.stages), "stage"))
     batches = plural(pipeline.micro_batches, "micro-batch", "es")
@@ -239,7 +239,7 @@ def chain(pipeline: Pipeline) -> Table:
         ("stages", f"{pipeline.stages}"),
         ("candidates of PipelineCut-v0", candidates),
     )
-    return empty(f"chain of {profile.name} on {pipeline.cluster}", "what", "value", rows=rows)
+    return empty(f"chain of {pipeline.words}", "what", "value", rows=rows)
 
 
 def compared(report: Report) -> dict[str, str]:

@@ -114,9 +114,7 @@ def arrays_of(reduced: Reduced) -> Arrays:
 
 
 @compiled
-def sweep(
-    m: Arrays, costs: Array, messages: Array, work: Array, marginals: Array, first: int, last: int
-) -> float:
+def sweep(m, costs, messages, work, marginals, first, last):
     """Pass messages forward and backward once; return a lower bound of the minimum.
 
     It is infinite where everything is forbidden; messages are of no use then. A sweep of n nodes is

@@ -536,12 +536,11 @@ class Block:
         free = remaining.copy()
         for node in nodes:
             board.spend(free, node, int(chosen[node]), 1)
-        node_costs, shares = [], []
-        for node in nodes:
-            costs, share = board.costs_of(node, chosen, nodes), self._share(node, free)
-            costs[share > 1.0] = np.inf
-            node_costs.append(costs)
-            shares.append(share)
+        shares = [self._share(node, free) for node in nodes]
+        node_costs = [
+            np.where(share > 1.0, np.inf, board.costs_of(node, chosen, nodes))
+            for node, share in zip(nodes, shares, strict=True)
+        ]
         cost = self._cost(node_costs, chosen[nodes])
         # Without a price the optimum of the block ignores memory: a bound on what it can gain.
         best, lowest = self._best(node_costs, shares, np.zeros(1))
