@@ -250,7 +250,10 @@ class PartitionTask(Task):
 
         return text_and_json(report, pattern)
 
-    explain_problem = explain
+    def explain_problem(
+        self, problem: Partitioning, pattern: str | None = None
+    ) -> tuple[str, dict[str, Any]]:
+        return self.explain(problem, pattern)
 
     def layout(
         self, plan: PartitionPlan, graph: Graph | None = None, eager: bool = False
