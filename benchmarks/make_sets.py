@@ -89,7 +89,7 @@ def save_pipelines(path: Path, problems: Sequence[pipeline.DrawnProblem]) -> Non
         "family": [families.index(problem.family) for problem in problems],
         "memory_bytes": [cluster.device.memory_bytes for cluster in clusters],
         "micro_batches": [problem.pipeline.micro_batches for problem in problems],
-        "stages": [problem.stages for problem in problems],
+        "stages": [problem.pipeline.stages for problem in problems],
     }
     for key in pipeline.CLUSTER[:-1]:
         arrays[key] = [getattr(cluster, key) for cluster in clusters]

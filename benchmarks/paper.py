@@ -86,7 +86,7 @@ def exact(search: Search) -> Row:
     game = _game(search)
     row: Row = {}
     with spent(row):
-        answer = late(type(game).exact)(game, 0)
+        answer = late(game.exact)(game, 0) if game.exact else planners.plan(game.problem(0))
     if answer.plan is None or not answer.report.legal:
         raise InfeasibleError(f"{search.name}: no plan fits")
     row["value"] = answer.report.value

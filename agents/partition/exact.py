@@ -224,8 +224,3 @@ def _infeasible_message(program: _Program, limit: float, deadline: float) -> str
         f"{problem.graph.name} on {problem.cluster}: no partition fits {limit:,.0f} bytes a device;"
         f" the smallest found needs {smallest:,.0f}, {smallest - limit:,.0f} more"
     )
-
-
-def best_of_game(game: Any, row: int) -> Answer:
-    """Return the best plan of the problem of an episode; see ``Game.exact``."""
-    return exact_partition(game.problem(row))

@@ -81,7 +81,7 @@ def least_lengths(pipeline: Pipeline, devices: int) -> Array:
     m, stages = pipeline.micro_batches, np.arange(1, devices + 1)
     # Fact 2 for whole plans: M C <= U (D - S + capacity).
     most_work = devices - stages + capacity(devices, m)[1:]
-    return np.asarray(formulas.compose(m * pipeline.seconds_sum[-1] / most_work, 0.0))
+    return formulas.compose(m * pipeline.seconds_sum[-1] / most_work, 0.0)
 
 
 class PrefixBounds(NamedTuple):

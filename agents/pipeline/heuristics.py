@@ -185,7 +185,7 @@ def _stage_sums(pipeline: Pipeline, first: int, end: int) -> Array:
     m = end - first
     bandwidth = pipeline.cluster.bandwidth(np.array([first]), np.array([end]))
     sync = 4 * (m - 1) * pipeline.parameter_sum / (bandwidth * m)
-    return np.asarray((pipeline.seconds_sum + sync) / m)
+    return (pipeline.seconds_sum + sync) / m
 
 
 def best_last_stage(prefix: Array, start: Array, end: Array, count: Array) -> tuple[Array, Array]:

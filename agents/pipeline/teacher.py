@@ -59,7 +59,7 @@ class Ends:
             self.tables, self.layers[stages_left], space.pivots, space.devices,
             space.pivots[points], space.devices[units], stages_left + 1,
         )  # fmt: skip
-        return np.asarray(formulas.compose(core, tail))
+        return formulas.compose(core, tail)
 
 
 @compiled

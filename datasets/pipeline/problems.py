@@ -70,11 +70,6 @@ class DrawnProblem:
     pipeline: Pipeline
 
     @property
-    def stages(self) -> int:
-        """S."""
-        return self.pipeline.stages
-
-    @property
     def name(self) -> str:
         """Name of the chain, for example ``"plan-test/transformer-017"``."""
         return self.pipeline.profile.name

@@ -25,6 +25,7 @@ from numpy.random import Generator
 from parenvs.cluster import Cluster
 from parenvs.core.sets import BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
+from parenvs.datasets.pipeline.families import log_uniform
 from parenvs.datasets.references import INTRA_OP, costs_of, references
 from parenvs.errors import (
     InfeasibleError,
@@ -179,7 +180,7 @@ def _mesh(rng: Generator, ranges: Ranges, name: str) -> Sharding | None:
     axes = _AXES[int(rng.integers(len(_AXES)))]
     graph, footprint = source.partitioning.graph, source.partitioning.footprint
     # Log-uniform: resharding is from five times cheaper to five times dearer than compute.
-    slow = float(np.exp(rng.uniform(np.log(0.2), np.log(5.0))))  # of changing splits
+    slow = log_uniform(rng, 0.2, 5.0)  # of changing splits
     inner = source.tensors[begin:end].tolist()
     read = {x for producers in source.made_of[begin:end] for x in producers if x in source.held}
     tensors = [*sorted(read), *inner]

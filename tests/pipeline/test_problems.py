@@ -158,7 +158,7 @@ def test_drawn__problems_are_fixed():
     problem = problem_of(17, None, "inside")
     assert problem.name == "generated-2/inside/any/17"
     profile = problem.pipeline.profile
-    found = (problem.family, problem.stages, len(profile), float(profile.forward.sum()))
+    found = (problem.family, problem.pipeline.stages, len(profile), float(profile.forward.sum()))
     assert found == PROBLEM
     assert problem_of(17, "cnn", "inside").family == "cnn"
     assert problem_of(3, None, "outside").name == "generated-2/outside/any/3"
@@ -193,8 +193,7 @@ def test_instance_sets__are_valid_and_feasible(name):
         pipeline, profile = problem.pipeline, problem.pipeline.profile
         # Both raise if no plan fits.
         fitting(pipeline) if ranges.graded else PointSpace.build(pipeline)
-        assert pipeline.stages == problem.stages
-        assert np.count_nonzero(profile.parameter_bytes) >= max(problem.stages, 8)
+        assert np.count_nonzero(profile.parameter_bytes) >= max(pipeline.stages, 8)
         assert profile.cut_bytes[-1] == 0
         within(problem, ranges)
 

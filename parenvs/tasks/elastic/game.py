@@ -109,7 +109,7 @@ class Outlook:
     def rate(self) -> Array:
         """(K,) samples a second over those of the fastest plan."""
         rate = self.library.rate
-        return np.asarray(rate / rate.max())
+        return rate / rate.max()
 
     @cached_property
     def chances(self) -> Array:

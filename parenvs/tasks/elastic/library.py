@@ -320,7 +320,7 @@ def binomial(count: int, chance: float) -> Array:
     """Return the probabilities of 0 to ``count`` of so many nodes, (count + 1,)."""
     numbers = np.arange(count + 1)
     ways = np.array([comb(count, i) for i in range(count + 1)], float)
-    return np.asarray(ways * chance**numbers * (1.0 - chance) ** numbers[::-1])
+    return ways * chance**numbers * (1.0 - chance) ** numbers[::-1]
 
 
 def replica_nodes(degrees: Degrees, devices: int) -> int | None:

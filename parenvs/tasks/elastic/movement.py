@@ -353,7 +353,7 @@ def fewest_bytes(host_atoms: Array, needed: Array, size: Array) -> Array:
     # Whole bytes: hosts that are as good are so to the last bit, however atoms are cut.
     resident = np.rint((host_atoms * size) @ needed.T)
     host, group = linear_sum_assignment(resident, maximize=True)
-    return np.asarray(host[np.argsort(group)])
+    return host[np.argsort(group)]
 
 
 def least_placement(

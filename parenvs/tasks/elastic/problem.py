@@ -92,7 +92,7 @@ class Course(NamedTuple):
         """
         gone = np.diff(self.lost, axis=1).astype(np.uint64)
         shifts = np.arange(gone.shape[1], dtype=np.uint64)
-        return np.asarray((gone << shifts).sum(axis=1, dtype=np.uint64))
+        return (gone << shifts).sum(axis=1, dtype=np.uint64)
 
 
 class Source:
@@ -314,7 +314,7 @@ class Elastic:
 
     def fits(self, nodes: int) -> Array:
         """(K,) bool, plans that so many nodes are enough for."""
-        return np.asarray(self.library.needed <= nodes)
+        return self.library.needed <= nodes
 
     def refused(self, moment: Moment, plan: Any) -> str | None:
         """Return in words why a plan, or ``CHECKPOINT``, cannot be chosen; None if it can be."""
@@ -489,17 +489,17 @@ class Run(Report):
         The start is none.
         """
         before = np.concatenate([[0], self.plans[:-1]])
-        return np.asarray(((self.plans != before) | (self.events > 0)) & (before > 0))
+        return ((self.plans != before) | (self.events > 0)) & (before > 0)
 
     @cached_property
     def stopped(self) -> Array:
         """(T,) bool, intervals before which nodes in use left and no spares were ready."""
-        return np.asarray((self.events > 0) & ((self.events <= READY) | (self.events == GONE)))
+        return (self.events > 0) & ((self.events <= READY) | (self.events == GONE))
 
     @property
     def gone(self) -> Array:
         """(T,) bool, intervals before which a part of the state was lost."""
-        return np.asarray(self.events == GONE)
+        return self.events == GONE
 
     def to_json(self) -> dict[str, Any]:
         return {

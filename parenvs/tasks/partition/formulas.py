@@ -553,4 +553,4 @@ def _crossing_tensors(results: Array, first: Array, last: Array, borders: Array)
     if not len(borders):
         return np.zeros(len(results), bool)
     following = np.append(borders, np.iinfo(np.int64).max)[np.searchsorted(borders, first)]
-    return np.asarray(results & (last > following))
+    return results & (last > following)

@@ -386,7 +386,6 @@ class PartitionGame(Rowed):
     }
 
     options = ("instance", "cluster", *SETTINGS, "problem")
-    exact = "parenvs.agents.partition.exact:best_of_game"
     render_fps = 4
 
     def __init__(

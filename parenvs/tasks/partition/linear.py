@@ -123,9 +123,7 @@ class Linear:
 
     def slack(self, chosen: Array) -> Array:
         """(..., M) bytes that plans leave at each moment, (..., K) bool; negative if too many."""
-        return np.asarray(
-            self.limit - self.replicated_bytes + chosen.astype(float) @ self.saved_bytes
-        )
+        return self.limit - self.replicated_bytes + chosen.astype(float) @ self.saved_bytes
 
     def fits(self, chosen: Array) -> Array:
         """(...) whether plans keep to the limit at all moments."""
@@ -252,7 +250,7 @@ class Linear:
 def logarithmic(shares: Array) -> Array:
     """Return shares as figures in [-1, 1] by size: 1 is all, 0.5 a thousandth, 0 a millionth."""
     size = np.log10(np.maximum(np.abs(shares), 10.0**-DECADES)) / DECADES + 1.0
-    return np.asarray(np.copysign(np.minimum(size, 1.0), shares))
+    return np.copysign(np.minimum(size, 1.0), shares)
 
 
 def _fullness(used: float, limit: float) -> float:

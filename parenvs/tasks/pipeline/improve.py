@@ -414,15 +414,13 @@ class PipelineImprovement(games.RowGame):
             self.know(row, cost, board.bound, board.best, worst=cost)
 
     def look(self, rows: Array, part: games.Rows) -> None:
-        for row in rows[self._is_new[rows]].tolist():
-            board = self._problems[row]
-            features = (self.rows if self.pairs else self.actions)[row]
-            plan = self.cuts[row], self.devices[row]
-            self.plans[row] = write_rows(board.tables, *plan, self.looks, features)
-        self._is_new[rows] = False
+        features = self.rows if self.pairs else self.actions
         for row in rows.tolist():
-            features = (self.rows if self.pairs else self.actions)[row]
-            write_tried(self.tried[row], self.others + 1, self.looks, features)
+            if self._is_new[row]:
+                plan = self._problems[row].tables, self.cuts[row], self.devices[row]
+                self.plans[row] = write_rows(*plan, self.looks, features[row])
+            write_tried(self.tried[row], self.others + 1, self.looks, features[row])
+        self._is_new[rows] = False
         left = ~self.tried[rows]
         if self.pairs:
             self._look_at_pairs(rows, left)

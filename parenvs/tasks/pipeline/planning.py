@@ -481,10 +481,10 @@ class PipelinePlanning(games.Rowed):
                 # Pivots that cost no time may be all that is left.
                 fraction = shares["seconds"][:-1] - shares["seconds"][point]
                 fraction /= np.where(seconds_left > 0, seconds_left, 1.0)
-                columns["stage"][index, : fraction.shape[1]] = fraction * even
-                weights = shares["weights"][:-1] - shares["weights"][point]
-                columns["weights"][index, : fraction.shape[1]] = weights
-                columns["transfer"][index, : fraction.shape[1]] = board.transfers[:-1]
+                cells = index[:, None], np.arange(fraction.shape[1])
+                columns["stage"][cells] = fraction * even
+                columns["weights"][cells] = shares["weights"][:-1] - shares["weights"][point]
+                columns["transfer"][cells] = board.transfers[:-1]
             context[index, 8], context[index, 9] = choices / (2 * last), is_unit
             context[index, 10:12] = np.concatenate([seconds_left, devices_left], axis=1)
             starts = self.points[row, : stage + 1], self.units[row, : stage + 1]

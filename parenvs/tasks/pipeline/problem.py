@@ -7,7 +7,6 @@ those of ``parenvs.tasks.pipeline.formulas``; this module looks up their argumen
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -235,13 +234,13 @@ class Pipeline(ChainSums):
 
     def plan(self, cuts: Array, device_cuts: Array) -> PipelinePlan:
         """Make the plan of the first pivot and the first device of each stage but the first."""
-        pivots = [int(pivot) for pivot in cuts]
+        pivots = tuple(map(int, cuts))
         return PipelinePlan(
             instance=self.instance,
             fingerprint=self.profile.fingerprint,
             cluster=self.cluster,
-            cuts=tuple(pivots),
-            device_cuts=tuple(int(device) for device in device_cuts),
+            cuts=pivots,
+            device_cuts=tuple(map(int, device_cuts)),
             micro_batch=self.profile.micro_batch,
             micro_batches=self.micro_batches,
             **self.options,
@@ -276,11 +275,10 @@ class Pipeline(ChainSums):
             times = self.stage_times(cuts, device_cuts)
             length = float(self.length(cuts, device_cuts))
             simulated = float(simulate(times, self.micro_batches).length)
-            stages = self._stages(plan, times, simulated)
-            bounds = [0, *plan.cuts, len(self.profile)]
+            stages = self._stages(cuts, device_cuts, times, simulated)
+            bounds, devices = (x.tolist() for x in self.boundaries(cuts, device_cuts))
             if not (self.fractions and plan.fractions):
-                groups = [stage.device_end - stage.device_first for stage in stages]
-                reasons += of_fractions(groups, self.profile.micro_batch)
+                reasons += of_fractions(np.diff(devices).tolist(), self.profile.micro_batch)
             reasons += without_variable(bounds, self.variable_sum[bounds].tolist())
             reasons += over_memory([s.memory_bytes for s in stages], self.memory_limit)
         seconds = (length, simulated, self.bubble_free)
@@ -293,28 +291,26 @@ class Pipeline(ChainSums):
         """
         return self.report(plan, any_stages=True) if plan.cuts else self
 
-    def _stages(self, plan: PipelinePlan, times: StageTimes, simulated: float) -> tuple[Stage, ...]:
-        profile = self.profile
-        memory = self.stage_memory(np.array(plan.cuts), np.array(plan.device_cuts))
-        bounds = [0, *plan.cuts, len(profile)]
-        devices = [0, *plan.device_cuts, self.cluster.devices]
-        parameters = self.variable_bytes(np.array(bounds[:-1]), np.array(bounds[1:]))
+    def _stages(
+        self, cuts: Array, device_cuts: Array, times: StageTimes, simulated: float
+    ) -> tuple[Stage, ...]:
+        p, d = self.boundaries(cuts, device_cuts)
         figures = np.stack(
             [
                 times.forward[::2],
                 times.backward[::2],
                 np.append(times.forward[1::2], 0.0),
                 times.all_reduce[::2],
-                memory,
-                parameters + np.diff(self.frozen_sum[bounds]),
+                self.stage_memory(cuts, device_cuts),
+                self.variable_bytes(p[:-1], p[1:]) + np.diff(self.frozen_sum[p]),
                 self.micro_batches * (times.forward + times.backward)[::2] / simulated,
             ],
             axis=1,
         )
-        spans: Any = zip(*map(itertools.pairwise, (bounds, devices)), figures.tolist(), strict=True)
+        spans = np.stack([p[:-1], p[1:], d[:-1], d[1:]], axis=1).tolist()
         return tuple(
-            Stage(first, end, str(profile.names[end - 1]), device, device_end, *values)
-            for (first, end), (device, device_end), values in spans
+            Stage(first, end, str(self.profile.names[end - 1]), *devices, *values)
+            for (first, end, *devices), values in zip(spans, figures.tolist(), strict=True)
         )
 
     def stage_seconds(self, cuts: Array, device_cuts: Array) -> formulas.StageSeconds:

@@ -405,10 +405,9 @@ class Exchange:
                 tables.append([0, 0, 0, FORBIDDEN])
         for (lo, hi, parameters), sizes in _groups(partitioning, node_of).items():
             for index, label in enumerate(parameters):
-                tie = np.full((2, len(sizes)), FORBIDDEN)
-                tie[0, :] = 0
-                tie[0, index + 1] = FORBIDDEN
-                tie[1, index + 1] = 0
+                # A group splits by a class if, and only if, the class is partitioned.
+                is_own = np.arange(len(sizes)) == index + 1
+                tie = np.where([is_own, ~is_own], FORBIDDEN, 0)
                 ends.append([node_of[label], len(costs)])
                 tables.append(tie.ravel().tolist())
             costs.append([0] * len(sizes))

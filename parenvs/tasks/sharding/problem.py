@@ -158,9 +158,7 @@ class Sharding:
 
     def plan(self, strategies: Sequence[int] | Array) -> ShardingPlan:
         """The plan that takes these strategies, (n,)."""
-        return ShardingPlan(
-            self.instance, self.fingerprint, tuple(int(strategy) for strategy in strategies)
-        )
+        return ShardingPlan(self.instance, self.fingerprint, tuple(map(int, strategies)))
 
     def report(self, plan: ShardingPlan) -> ShardingReport:
         """Judge a plan in exact integers, as the contest's evaluator does.

@@ -850,4 +850,4 @@ class _ImproveEpisode:
 
 
 def _log_scaled(values: Array | float) -> Array:
-    return np.asarray(np.log1p(np.maximum(values, 0.0)) / _DEPTH)
+    return np.log1p(np.maximum(values, 0.0)) / _DEPTH
