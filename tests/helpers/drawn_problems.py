@@ -11,12 +11,12 @@ def figures(problem: DrawnProblem) -> tuple:
     """Return everything that identifies a problem, except its name."""
     pipeline = problem.pipeline
     arrays = tuple(getattr(pipeline.profile, key).tobytes() for key in ARRAYS)
-    return (problem.family, problem.stages, pipeline.micro_batches, pipeline.cluster, *arrays)
+    return (problem.family, pipeline.stages, pipeline.micro_batches, pipeline.cluster, *arrays)
 
 
 def memory_binds(problem: DrawnProblem) -> bool:
     """Return whether a legal stage of some plan with even device cuts does not fit the memory."""
-    pipeline, stages, n = problem.pipeline, problem.stages, len(problem.pipeline.profile)
+    pipeline, stages, n = problem.pipeline, problem.pipeline.stages, len(problem.pipeline.profile)
     bounds = np.rint(np.arange(stages + 1) * pipeline.cluster.devices / stages).astype(int)
     variables = pipeline.variable_sum
     first, end = np.triu_indices(n + 1, 1)
@@ -36,7 +36,7 @@ def memory_binds(problem: DrawnProblem) -> bool:
 def within(problem: DrawnProblem, ranges: Ranges) -> None:
     """Assert that a problem lies in its ranges."""
     pipeline, cluster = problem.pipeline, problem.pipeline.cluster
-    assert ranges.contain(cluster.devices, problem.stages) and problem.stages <= cluster.devices
+    assert ranges.contain(cluster.devices, pipeline.stages) and pipeline.stages <= cluster.devices
     for value, (low, high) in (
         (len(pipeline.profile), ranges.pivots),
         (pipeline.micro_batches, ranges.micro_batches),
