@@ -31,7 +31,6 @@ from parenvs.core.game import generator_of, word_of
 from parenvs.core.plan import Answer
 from parenvs.core.sets import OPTIMUM, BestValue, SetKind, member_of
 from parenvs.datasets.banks import Bank
-from parenvs.datasets.pipeline.families import log_uniform
 from parenvs.errors import ParenvsError, UnknownInstanceError, did_you_mean, shown
 from parenvs.fields import Integer, check, checked, number, one_of, read_rows, whole
 from parenvs.files import StrPath
@@ -297,6 +296,10 @@ class Markov(Source):
         return Course(nodes, joined, left, lost)
 
 
+def _log_uniform(rng: Generator, low: float, high: float) -> float:
+    return float(np.exp(rng.uniform(np.log(low), np.log(high))))
+
+
 def draw_markov(rng: Generator, family: str, nodes: int) -> Markov:
     """Draw a chain of a family; intervals are taken to be minutes.
 
@@ -307,7 +310,7 @@ def draw_markov(rng: Generator, family: str, nodes: int) -> Markov:
     """
 
     def rate(low: float, high: float) -> float:
-        return round(log_uniform(rng, low, high), 6)
+        return round(_log_uniform(rng, low, high), 6)
 
     start = int(rng.integers(nodes // 2, nodes + 1))
     if family == "independent":
@@ -525,7 +528,7 @@ leave together."""
 
 
 def _constants(rng: Generator, count: int, *bounds: tuple[float, float]) -> Any:
-    return [np.full(count, log_uniform(rng, *x)) for x in bounds]
+    return [np.full(count, _log_uniform(rng, *x)) for x in bounds]
 
 
 def _quiet(rng: Generator, nodes: int, count: int) -> Regime:
@@ -535,7 +538,7 @@ def _quiet(rng: Generator, nodes: int, count: int) -> Regime:
     while start < count:
         start += int(rng.integers(60, 181))
         end = start + int(rng.integers(10, 61))
-        leave[max(start, 0) : max(end, 0)] = log_uniform(rng, 1 / 60, 1 / 10)
+        leave[max(start, 0) : max(end, 0)] = _log_uniform(rng, 1 / 60, 1 / 10)
         start = end
     return int(rng.integers(nodes // 2, nodes + 1)), leave, join, np.zeros(count)
 
@@ -543,7 +546,7 @@ def _quiet(rng: Generator, nodes: int, count: int) -> Regime:
 def _bursts(rng: Generator, nodes: int, count: int) -> Regime:
     """Nodes of about one age leave together, often several times within minutes."""
     blocks = np.zeros(count)
-    first, again = log_uniform(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
+    first, again = _log_uniform(rng, 1 / 90, 1 / 15), float(rng.uniform(0.1, 0.5))
     burst_left = 0  # intervals in which another block is likely
     for interval in range(1, count):
         if rng.random() < (again if burst_left > 0 else first):
