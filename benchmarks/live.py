@@ -77,7 +77,7 @@ def priced(state: State, old: Degrees, new: Degrees, process: list[int]) -> list
 
 def of_ranks(by_file: np.ndarray, files: Files) -> list[float]:
     """What each rank reads, of what each file's replicas read."""
-    number = [int(files.name(files.place(rank))[5:10]) for rank in range(files.degrees.ranks)]
+    number = [files.number(place) for place in files.ranks()]
     return by_file[number].tolist()
 
 

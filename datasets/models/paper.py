@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import lax, named_scope
 
 import parenvs.datasets.models.blocks as nn
-from parenvs.datasets.models.model import Array, Model, Tree, floats, integers, weight
+from parenvs.datasets.models.model import Array, Model, Tree, integers, weight
 
 MASKED = -1e9
 """Number that is added to the attention scores of masked positions."""
@@ -96,7 +96,7 @@ def vgg(
         with named_scope("loss"):
             return cross_entropy(logits, batch["labels"])
 
-    batch = {"images": floats(batch_size, image, image, 3), "labels": integers(batch_size)}
+    batch = nn.labeled_images(batch_size, image)
     depth = sum(convolutions for convolutions, _ in blocks) + 3
     description = f"VGG of {depth} layers, {image}x{image} images"
     return float32_model("vgg", description, "arXiv 1409.1556", loss, batch)

@@ -129,15 +129,13 @@ def dit(
             x = x.reshape(batch_size, side, side, patch, patch, 2 * features)[..., :features]
         with named_scope("loss"):
             noise = batch["noise"].reshape(batch_size, side, patch, side, patch, features)
-            error = x.astype(jnp.float32) - noise.transpose(0, 1, 3, 2, 4, 5)
-            return jnp.square(error).mean()
+            return jnp.square(x.astype(jnp.float32) - noise.transpose(0, 1, 3, 2, 4, 5)).mean()
 
     line = (
         f"DiT, {layers} layers, width {width}, {patch}x{patch} patches of {image}x{image} latents"
     )
     trained_as = "arXiv 2212.09748, section 4: batch 256, AdamW"
-    labels = integers(batch_size)
-    batch = {**nn.noised_latents(batch_size, image, features), "labels": labels}
+    batch = {**nn.noised_latents(batch_size, image, features), "labels": integers(batch_size)}
     return Model("dit", line, "arXiv 2212.09748", loss, batch, trained_as, adam(1e-4))
 
 
@@ -176,8 +174,7 @@ def mixer(
     line = f"MLP-Mixer, {layers} layers, width {width}, patches of {patch}x{patch}"
     trained_as = "arXiv 2105.01601, section 3: batch 4,096, Adam with weight decay"
     batch = nn.labeled_images(batch_size, image)
-    source = "arXiv 2105.01601"
-    return Model("mixer", line, source, loss, batch, trained_as, adam(decay=0.1))
+    return Model("mixer", line, "arXiv 2105.01601", loss, batch, trained_as, adam(decay=0.1))
 
 
 AVERAGE = 0.9
@@ -358,8 +355,7 @@ def unet(
 
     line = f"diffusion U-Net, widths {'-'.join(map(str, widths))}, {image}x{image} latents, text"
     trained_as = "Stable Diffusion v1 model card: batch 2,048, AdamW"
-    encoded = floats(batch_size, *text)
-    batch = {**nn.noised_latents(batch_size, image, features), "text": encoded}
+    batch = {**nn.noised_latents(batch_size, image, features), "text": floats(batch_size, *text)}
     source = "arXiv 2112.10752; Stable Diffusion v1 model card"
     return Model("unet", line, source, loss, batch, trained_as, adam(1e-4, decay=0.01))
 

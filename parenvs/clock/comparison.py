@@ -240,18 +240,14 @@ class Run:
                 f"losses differ from those of one device by up to {self.difference:.1e}, and "
                 f"{TOLERANCE:g} is allowed"
             )
-        for prefix, states, whole in self._compared:
-            if not states.agrees:
+        compared = ("the gradient of ", self.gradients, "length"), ("", self.states, "change")
+        for prefix, states, whole in compared:
+            if states is not None and not states.agrees:
                 reasons.append(
                     f"{prefix}{states.worst} differs from that of one device by "
                     f"{states.difference:.1e} of its {whole}, and {states.allowed:.1g} is allowed"
                 )
         return tuple(reasons)
-
-    @property
-    def _compared(self) -> list[tuple[str, States, str]]:
-        rows = (("the gradient of ", self.gradients, "length"), ("", self.states, "change"))
-        return [(words, states, whole) for words, states, whole in rows if states is not None]
 
     def to_json(self) -> dict[str, Any]:
         """Return the run as an object of JSON types."""

@@ -162,8 +162,7 @@ def compile_plan(
     graph = graph or load_graph(plan.instance)
     layout = layout_of(plan, graph)
     layout.check_even()
-    module = module_for(graph, plan, source)
-    request = (layout.to_json(), module.proto)
+    request = (layout.to_json(), module_for(graph, plan, source).proto)
     try:
         (answer,) = run_members(
             _answer, [request], (), virtual_devices(layout.devices, _QUICK), timeout_seconds

@@ -328,8 +328,7 @@ def check_chain(source: str, arguments: str | None, chain: Mapping[str, float], 
     Raises:
         ParenvsError: a layer is missing, or has weights of another size; the line names it.
     """
-    module = torch_module(source, arguments)[0]
-    layers = layer_modules(module)
+    layers = layer_modules(torch_module(source, arguments)[0])
     seen: set[int] = set()
     # The profile counts weights at their first use, so shared ones are skipped later.
     for name, size in chain.items():

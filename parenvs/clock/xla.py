@@ -263,7 +263,7 @@ def _timed(
 ) -> tuple[tuple[Timing, Timing], int]:
     """Time a layer alone, add its results to the values; and the bytes that it keeps.
 
-    ``with_gradient`` has the variables with gradients; the layer's are added.
+    ``needing`` has the variables with gradients; the layer's are added.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of names for debuggers, left out
@@ -409,9 +409,8 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
             an all-gather the result.
         targets: the devices.
     """
-    count = len(targets)
     whole = size // members.ELEMENT
-    length = whole // count if name == "all-gather" else whole
+    length = whole // len(targets) if name == "all-gather" else whole
     bodies: dict[str, Callable[[Any], Any]] = {
         "send": lambda x: lax.ppermute(x, _AXIS, [(0, 1)]),
         "all-reduce": lambda x: lax.psum(x, _AXIS),
@@ -420,8 +419,7 @@ def collective(name: str, size: int, targets: Sequence[Any]) -> Callable[[], Any
         "all-to-all": lambda x: lax.all_to_all(x, _AXIS, 0, 0, tiled=True),
     }
     array = _sharded_ones(targets, (length,), "float32")
-    run = _on_all(targets, bodies[name])
-    return partial(_run_to_end, run, array)
+    return partial(_run_to_end, _on_all(targets, bodies[name]), array)
 
 
 def _run_to_end(run: Callable[..., Any], *given: Any) -> None:

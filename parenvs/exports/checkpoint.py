@@ -14,6 +14,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import partial
+from itertools import starmap
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -80,18 +81,10 @@ class Files:
         replica = place.data % self.writing + self.writing * place.pipe
         return int(place.model + self.degrees.tensor * replica)
 
-    def name(self, place: Place) -> str:
-        """Return the name of that file."""
-        return file_name(self.number(place))
-
-    def place(self, rank: int) -> Place:
-        """Return where a rank of the plan is in the mesh."""
-        tensor, data = self.degrees.tensor, self.degrees.data
-        return Place(rank // (tensor * data), rank // tensor % data, rank % tensor)
-
     def ranks(self) -> list[Place]:
         """Return where each rank of the plan is in the mesh."""
-        return [self.place(rank) for rank in range(self.degrees.ranks)]
+        shape = (self.degrees.pipeline, self.degrees.data, self.degrees.tensor)
+        return list(starmap(Place, np.ndindex(shape)))
 
     def places(self) -> list[Place]:
         """Return the places of the ranks that write a file, in the order of the files."""

@@ -435,8 +435,7 @@ class Synchronized(_Mode):
     def run(self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a function; batch normalization in training with the statistics of all."""
         if func is functional.batch_norm:
-            given = _arguments_of(func, args, kwargs).values()
-            x, mean, variance, weight, bias, *rest = given
+            x, mean, variance, weight, bias, *rest = _arguments_of(func, args, kwargs).values()
             return self._normalized(torch.batch_norm, x, weight, bias, mean, variance, *rest, False)
         if func in (torch.batch_norm, torch.ops.aten.batch_norm.default):
             return self._normalized(func, *args)

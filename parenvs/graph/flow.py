@@ -73,8 +73,7 @@ class Flow:
         self.inputs: list[int] = graph.parameter_tensor.tolist()
         self.outputs: list[int] = graph.outputs.tolist()
         self.types: list[int] = graph.element_type.tolist()
-        names = graph.opcodes
-        self.opcode = [names[code] for code in graph.opcode.tolist()]
+        self.opcode = [graph.opcodes[code] for code in graph.opcode.tolist()]
         for index in np.flatnonzero(np.array(self.opcode) == "custom-call").tolist():
             target = fields_of(graph.strings[graph.attribute[index]]).get("target", "")
             if target.startswith(_ANNOTATIONS):
@@ -311,7 +310,6 @@ def weight_reads(graph: Graph, pivots: Array) -> tuple[dict[int, list[int]], set
     direct: dict[int, list[int]] = {}  # weight -> positions that read it itself
     computing: dict[int, list[int]] = {}  # readers of views in place of the views
     views: dict[int, list[int]] = {}
-    names = graph.opcodes
     for position, pivot in enumerate(pivots.tolist()):
         start, end = graph.operand_offset[pivot : pivot + 2]
         read = [t for t in graph.operands[start:end].tolist() if t in weight_of]
@@ -319,7 +317,7 @@ def weight_reads(graph: Graph, pivots: Array) -> tuple[dict[int, list[int]], set
             continue
         start, end = graph.result_offset[pivot : pivot + 2]
         results = graph.results[start:end].tolist()
-        is_view = names[graph.opcode[pivot]] in VIEWS and len(results) == 1
+        is_view = graph.opcodes[graph.opcode[pivot]] in VIEWS and len(results) == 1
         for tensor in read:
             if tensor in weight:
                 direct.setdefault(weight_of[tensor], []).append(position)

@@ -11,6 +11,7 @@ branch the dearest of its computations (``parenvs.graph.program`` adds these up)
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -67,8 +68,7 @@ PARTITIONED = (
 
 
 def _dot(call: Call) -> float:
-    lhs = call.operands[0]
-    contracted = math.prod(lhs[d] for d in call.instruction.dot.lhs_contracting)
+    contracted = math.prod(call.operands[0][d] for d in call.instruction.dot.lhs_contracting)
     # 2 m n k: one multiply-add per result element and contracted position.
     return 2.0 * math.prod(call.results[0]) * contracted
 
@@ -360,19 +360,15 @@ def dot(x: Instruction) -> Factors:
 
 def convolution(x: Instruction) -> Factors:
     """Batch and features; with groups only what they leave whole, and no spatial dimension."""
-    part = x.part("convolution")
-
-    def at(name: str) -> int:
-        return int(part.get(name, 0))
-
+    at: dict[str, int] = defaultdict(int, x.part("convolution"))
     features = x.attribute.get("feature_group_count", 1) > 1
     batches = x.attribute.get("batch_group_count", 1) > 1
     if not batches:
-        yield Factor(((0, at("input_batch")), (OUT, at("output_batch"))))
+        yield Factor(((0, at["input_batch"]), (OUT, at["output_batch"])))
     if not features and not batches:
-        yield Factor(((1, at("kernel_output_feature")), (OUT, at("output_feature"))))
+        yield Factor(((1, at["kernel_output_feature"]), (OUT, at["output_feature"])))
     if not features:
-        pairs = ((0, at("input_feature")), (1, at("kernel_input_feature")))
+        pairs = ((0, at["input_feature"]), (1, at["kernel_input_feature"]))
         yield Factor(pairs, Kind.CONTRACTED)
 
 
@@ -542,8 +538,7 @@ def target_rule(target: str) -> Rule | None:
 
 
 def _index_dimensions(x: Instruction, part: dict[str, Any], slot: int = 1) -> list[int]:
-    vector = part.get("index_vector_dim", 0)
-    return [d for d in range(len(x.operands[slot])) if d != vector]
+    return [d for d in range(len(x.operands[slot])) if d != part.get("index_vector_dim", 0)]
 
 
 _COMBINERS = [["add"], ["multiply"], ["maximum"], ["minimum"], ["and"], ["or"], ["xor"]]

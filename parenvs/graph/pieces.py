@@ -230,9 +230,8 @@ def _splits_after(
         if reader.name == "split":
             yield reader.params["axis"], tuple(map(int, reader.params["sizes"]))
         elif reader.name == "transpose":
-            permutation = reader.params["permutation"]
             for axis, sizes in _splits_after(reader.outputs[0], reader.output_shapes[0], readers):
-                yield permutation[axis], sizes
+                yield reader.params["permutation"][axis], sizes
         elif reader.name == "convert_element_type":
             yield from _splits_after(reader.outputs[0], shape, readers)
 

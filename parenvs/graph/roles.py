@@ -295,7 +295,7 @@ def _detected(graph: Graph, flow: Flow) -> list[tuple[Role, str]]:
         if not shapes[tensor] and not (types[tensor] in FLOATING and _has_gradient(graph)):
             detected[tensor] = Role.SCALAR, "it is a number"
     # Keys come first: one that a step carries on would be taken as a counter.
-    keys = _by_keys(graph, flow, detected)
+    keys = _by_keys(flow, detected)
     _by_update(graph, flow, detected)
     for tensor in flow.inputs:
         if not shapes[tensor]:
@@ -338,7 +338,7 @@ def _with_the_batch(
     ]
 
 
-def _by_keys(graph: Graph, flow: Flow, detected: Detected) -> list[int]:
+def _by_keys(flow: Flow, detected: Detected) -> list[int]:
     """Find random keys by their form, and arrays of keys, which are returned, by their use too."""
     arrays = []
     for tensor in flow.inputs:

@@ -285,8 +285,7 @@ def viewed_readers(flow: Flow, tensor: int) -> list[int]:
     """Instructions that read a tensor, its casts, layouts and slices, inside loops as well."""
 
     def views(source: int) -> list[int]:
-        targets = flow.after[source]
-        return [t for t in targets if flow.opcode[flow.producer[t]] in _SEEN_THROUGH]
+        return [t for t in flow.after[source] if flow.opcode[flow.producer[t]] in _SEEN_THROUGH]
 
     readers = [r for source in reachable([tensor], views) for r in flow.readers[source]]
     return [r for r in readers if flow.opcode[r] not in _SEEN_THROUGH | {"return"}]
@@ -430,7 +429,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> Array:
     """
     phase = list(known)
     parents = flow.graph.parent.tolist()
-    mixed = _with_both_passes(flow, phase, parents)
+    mixed = _with_both_passes(phase, parents)
     for outer in mixed:
         phase[outer] = _FORWARD
     backward = [t for i, p in enumerate(phase) if p == _BACKWARD for t in flow.results[i]]
@@ -458,7 +457,7 @@ def _filled(flow: Flow, known: list[int], unused: int) -> Array:
     return np.array(phase, np.uint8)
 
 
-def _with_both_passes(flow: Flow, phase: list[int], parents: list[int]) -> set[int]:
+def _with_both_passes(phase: list[int], parents: list[int]) -> set[int]:
     """Loops and branches that hold a backward pass, and a forward one or no phase by scope."""
     inside: dict[int, set[int]] = {}
     for index in range(len(phase) - 1, -1, -1):  # instructions inside have higher numbers

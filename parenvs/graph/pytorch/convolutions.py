@@ -119,8 +119,7 @@ def _max_pool(
     if any(d != 1 for d in gaps):  # JAX has no gradient of dilated windows
         padded = lax.pad(x, low, [(a, b, 0) for a, b in pads])
         return jnp.max(windows(padded, lead), -1), indices
-    sizes = (1,) * lead + tuple(kernel)
-    return lax.reduce_window(x, low, lax.max, sizes, strides, pads), indices
+    return lax.reduce_window(x, low, lax.max, (1,) * lead + (*kernel,), strides, pads), indices
 
 
 @operation("avg_pool2d", "avg_pool3d")

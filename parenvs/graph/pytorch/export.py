@@ -274,9 +274,8 @@ def is_called_from(file: str) -> bool:
 
 
 def _is_packed(frame: FrameType) -> bool:
-    packed = torch.nn.utils.rnn.PackedSequence
     return frame.f_code.co_name == "pack_padded_sequence" or any(
-        isinstance(value, packed) for value in frame.f_locals.values()
+        isinstance(value, nn.utils.rnn.PackedSequence) for value in frame.f_locals.values()
     )
 
 

@@ -210,9 +210,8 @@ def _reduce(function: Any, x: Merged, dim: Any = None, keepdim: bool = False, **
 
 
 def _linear(function: Any, x: Tensor, weight: Tensor, bias: Any = None) -> Any:
-    outputs = _groups(weight)[:-1]
-    result = _contract(x, weight, weight.ndim - 1, outputs)
-    return result if bias is None else _elementwise(lambda a, b: a + b, result, bias)
+    result = _contract(x, weight, weight.ndim - 1, _groups(weight)[:-1])
+    return result if bias is None else _elementwise(operator.add, result, bias)
 
 
 def _contract(x: Tensor, weight: Tensor, inputs: int, outputs: Groups) -> Any:
@@ -248,7 +247,7 @@ def _addmm(
     if (beta, alpha) != (1, 1):
         return None
     product = _product(None, x, y)
-    return None if product is None else _elementwise(lambda a, b: a + b, product, start)
+    return None if product is None else _elementwise(operator.add, product, start)
 
 
 def _gather(function: Any, x: Tensor, dim: int, index: Tensor, *_: Any) -> Any:

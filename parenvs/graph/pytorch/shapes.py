@@ -236,7 +236,7 @@ def _gather(x: Array, dim: int, index: Array, sparse_grad: bool = False) -> Arra
     return jnp.take_along_axis(x, index, axis=dim, mode="clip")
 
 
-def _grid(x: Array, dim: int, index: Array) -> tuple[Array, ...]:
+def _grid(dim: int, index: Array) -> tuple[Array, ...]:
     grids = [lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)]
     grids[dim % index.ndim] = index
     return tuple(grids)
@@ -254,7 +254,7 @@ def _values(source: Any, index: Array, x: Array) -> Array:
 def _scatter_reduce(
     x: Array, dim: int, index: Array, source: Array, reduce: str, include_self: bool = True
 ) -> Array:
-    where, source = _grid(x, dim, index), _values(source, index, x)
+    where, source = _grid(dim, index), _values(source, index, x)
     if reduce == "mean":
         counts = jnp.zeros(x.shape, x.dtype).at[where].add(1)
         total = (x if include_self else x.at[where].set(0)).at[where].add(source)
@@ -321,10 +321,10 @@ register(
         ),
         "scalar_tensor": lambda value, dtype=None: jnp.asarray(value, dtype),
         "index_select": lambda x, dim, index: jnp.take(x, index, axis=dim, mode="clip"),
-        "scatter.src scatter.value": lambda x, dim, index, source: x.at[_grid(x, dim, index)].set(
+        "scatter.src scatter.value": lambda x, dim, index, source: x.at[_grid(dim, index)].set(
             _values(source, index, x)
         ),
-        "scatter_add": lambda x, dim, index, source: x.at[_grid(x, dim, index)].add(
+        "scatter_add": lambda x, dim, index, source: x.at[_grid(dim, index)].add(
             _values(source, index, x)
         ),
     }

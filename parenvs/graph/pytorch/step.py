@@ -87,8 +87,7 @@ class Program:
         self._run_all(self.exported.nodes, results, random)
         loss = merged.plain(results[self.exported.loss])
         updated = self.exported.updated.items()
-        new = {path: merged.plain(results[name]) for path, name in updated}
-        return jnp.reshape(loss, ()), new
+        return jnp.reshape(loss, ()), {path: merged.plain(results[x]) for path, x in updated}
 
     def _run_all(self, calls: Sequence[Any], known: dict[str, Any], key: Key | None) -> None:
         for scope, group in groupby(calls, key=nodes.scope):
