@@ -128,17 +128,6 @@ def adagrad(learning_rate: float = 0.2, epsilon: float = 1e-7) -> Optimizer:
     return Optimizer("adagrad", lambda params: {"v": params}, update)
 
 
-def descent(learning_rate: float = 1.0) -> Optimizer:
-    """Return gradient descent, which has no state."""
-
-    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
-        with named_scope("descent"):
-            new = jax.tree.map(lambda w, g: w - learning_rate * g.astype(w.dtype), params, grads)
-        return new, state
-
-    return Optimizer("descent", lambda params: {}, update)
-
-
 ADAM = adam()
 """Adam with the settings of its paper, which the paper's models are trained with."""
 

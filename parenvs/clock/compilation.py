@@ -173,7 +173,7 @@ def compile_plan(
     return Compilation(
         instance=plan.instance,
         task=plan.task,
-        mesh={axis.name: axis.size for axis in layout.axes},
+        mesh=layout.sizes,
         asked=len(layout.inputs) + len(layout.outputs),
         changed=tuple(names[number] for number in answer.pop("changed")),
         collectives=dict(sorted(answer.pop("collectives").items())),

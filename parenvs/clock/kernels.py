@@ -164,7 +164,8 @@ def collective(kind: str, size: int, group: Any, device: str) -> Callable[[], An
     if kind == "send":
         if rank == 0:
             return partial(dist.send, whole, group=group, group_dst=1)
-        return partial(dist.recv, whole, group=group, group_src=0) if rank == 1 else lambda: None
+        receive = partial(dist.recv, whole, group=group, group_src=0)
+        return receive if rank == 1 else lambda: None
     if kind == "all-reduce":
         return partial(dist.all_reduce, whole, group=group)
     part = torch.ones(whole.numel() // count, device=device)

@@ -246,7 +246,8 @@ def load(
             # Other programs save a module's state alone, without the prefix.
             key = f"{MODEL}.{name}" if f"{MODEL}.{name}" in stored else name
             entry = stored.get(key)
-            check_shape(folder, name, entry and entry.size, tuple(parameter.shape), "the module")
+            shape = tuple(parameter.shape)
+            check_shape(folder, name, entry and entry.size, shape, "the module")
             state[key] = parameter.detach()
             prefix = f"{STATE}.{name}."
             kinds: dict[str, torch.Tensor] = {}

@@ -90,6 +90,7 @@ def stages_from(
 
 _PLAIN = ("", "fp32", "tf32", "bf16", "fp16")
 """Precisions that need no more than a flag; of some models none is planned."""
+_HALF = ("bf16", "fp16")
 
 DEEPSPEED = "DeepSpeed 0.16"
 """Version whose configuration this is."""
@@ -141,7 +142,7 @@ def deepspeed_config(planned: Stages) -> tuple[str, Stages]:
         half = "fp16" if precision == "fp16" else "bf16"
         config["communication_data_type"] = "fp32" if planned.gradient_bytes == 4 else half
         config["data_types"] = {"grad_accum_dtype": config["communication_data_type"]}
-    if precision in ("bf16", "fp16"):
+    if precision in _HALF:
         config[precision] = {"enabled": True}
     content: dict[str, Any] = {"written_for": DEEPSPEED, "config": config}
     if tp > 1:
@@ -203,7 +204,7 @@ def read_deepspeed(text: str, layers: int) -> Stages:
     ends = content.get("parts", [0, layers])
     interval = content.get("PipelineModule", {}).get("activation_checkpoint_interval", 0)
     model = content.get("model", {})
-    half_precision = [x for x in ("bf16", "fp16") if config.get(x, {}).get("enabled")]
+    half_precision = [x for x in _HALF if config.get(x, {}).get("enabled")]
     return stages_from(
         list(itertools.pairwise(ends)), pp,
         batch // (micro * config.get("gradient_accumulation_steps", 1)),
@@ -567,7 +568,6 @@ def read_torchtitan(text: str, layers: int) -> Stages:
 
 ACCELERATE = "Accelerate 1.15"
 """Version whose configuration this is."""
-_HALF = ("bf16", "fp16")
 _REDONE = ("fsdp_activation_checkpointing", "gradient_checkpointing")
 """Settings that recompute activations."""
 

@@ -65,8 +65,8 @@ def partition_spec(spec: Spec, names: dict[str, str] | None = None) -> Any:
     """Return a spec as ``jax.sharding.PartitionSpec``, under other names of the axes."""
     from jax.sharding import PartitionSpec
 
-    known = names or {}
-    return PartitionSpec(*(None if axis is None else known.get(axis, axis) for axis in spec))
+    known: Any = names or {}
+    return PartitionSpec(*(known.get(axis, axis) for axis in spec))
 
 
 def document(layout: Layout) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def document(layout: Layout) -> dict[str, Any]:
         "written_for": WRITTEN_FOR,
         "instance": layout.plan.instance,
         "fingerprint": layout.plan.fingerprint,
-        "mesh": {axis.name: axis.size for axis in layout.axes},
+        "mesh": layout.sizes,
         "inputs": [
             {
                 "argument": int(graph.parameter_argument[k]),

@@ -144,8 +144,7 @@ def export(plan: Plan, graph: Graph | None = None, measured: bool = False) -> Ex
     causes = dict(layout.causes) if layout is not None else {}
     if planned is None:
         assert layout is not None
-        sizes = {axis.name: axis.size for axis in layout.axes}
-        data, model = sizes.get(DATA, 1), sizes.get(MODEL, 1)
+        data, model = layout.sizes.get(DATA, 1), layout.sizes.get(MODEL, 1)
         refuse(*against(causes, model, 1, data, 0, 1))
         words = TorchPlan(
             plan.instance, plan.task, 1, data, model, *splits, batch=layout.graph.batch_size,

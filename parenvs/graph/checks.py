@@ -298,7 +298,8 @@ def _out_of_range(arrays: Arrays, kinds: Mapping[str, int]) -> Faults:
 
 
 def _wrong_tensors(arrays: Arrays) -> Faults:
-    if not np.isin(arrays["element_type"], sorted(ELEMENT_TYPES.keys() - {TUPLE})).all():
+    codes = sorted(ELEMENT_TYPES.keys() - {TUPLE})
+    if not np.isin(arrays["element_type"], codes).all():
         yield "element_type", "it has a type that does not exist"
     # Python's whole numbers do not wrap, and few shapes differ.
     if any(map(uncountable, set(rows_of(arrays["dims"], arrays["dim_offset"])))):

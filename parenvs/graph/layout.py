@@ -123,6 +123,11 @@ class Layout:
         """Return the bytes that a device sends along an axis, by collective, as DTensors do it."""
         raise NotImplementedError
 
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Axis -> number of its devices."""
+        return {axis.name: axis.size for axis in self.axes}
+
     @property
     def devices(self) -> int:
         """Number of devices of the mesh."""
@@ -192,8 +197,7 @@ class Layout:
 
     def share(self, spec: Spec) -> float:
         """Return the share of a tensor that a device holds."""
-        sizes = {axis.name: axis.size for axis in self.axes}
-        return float(1 / np.prod([sizes[name] for name in spec if name is not None]))
+        return float(1 / np.prod([self.sizes[name] for name in spec if name is not None]))
 
     def check_even(self, framework: str = "JAX") -> None:
         """Check that each axis divides the inputs and outputs that it splits.
@@ -201,15 +205,14 @@ class Layout:
         Raises:
             InfeasibleError: an axis does not; the line names the framework and the first arrays.
         """
-        sizes = {axis.name: axis.size for axis in self.axes}
         names = dict(zip(self.graph.parameter_tensor.tolist(), self.graph.paths, strict=True))
         tensors = [*names, *self.graph.outputs.tolist()]
         odd = [
             f"dimension {dimension} of {names.get(tensor, 'an output')}, "
-            f"{shape_text(self.graph, tensor)}, by {sizes[axis]}"
+            f"{shape_text(self.graph, tensor)}, by {self.sizes[axis]}"
             for tensor, spec in zip(tensors, (*self.inputs, *self.outputs), strict=True)
             for dimension, axis in enumerate(spec)
-            if axis is not None and self.graph.shape(tensor)[dimension] % sizes[axis]
+            if axis is not None and self.graph.shape(tensor)[dimension] % self.sizes[axis]
         ]
         if odd:
             raise InfeasibleError(

@@ -17,14 +17,13 @@ _MESSAGES = {
     "entry_computation_id=6:int64",
     "Computation": "name=1:string instructions=2*:Instruction id=5:int64 root_id=6:int64",
     "Instruction": "name=1:string opcode=2:string shape=3:Shape metadata=7:Metadata "
-    "literal=8:Literal parameter_number=9:int64 fusion_kind=11:string tuple_index=13:int64 "
+    "literal=8:Literal parameter_number=9:int64 tuple_index=13:int64 "
     "dimensions=14*:int64 window=15:Window convolution=16:Convolution slices=17*:Slice "
-    "dynamic_slice_sizes=20*:int64 padding=21:Padding feature_index=25:int64 "
+    "dynamic_slice_sizes=20*:int64 padding=21:Padding "
     "custom_call_target=28:string dot=30:Dot fft_length=32*:int64 gather=33:Gather "
     "gather_slice_sizes=34*:int64 id=35:int64 operand_ids=36*:int64 called_ids=38*:int64 "
-    "sharding=40:Sharding "
-    "scatter=48:Scatter feature_group_count=50:int64 batch_group_count=58:int64 "
-    "comparison_direction=63:string",
+    "sharding=40:Sharding scatter=48:Scatter feature_group_count=50:int64 "
+    "batch_group_count=58:int64 comparison_direction=63:string",
     "Sharding": "type=1:int32",
     "Shape": "element_type=2:int32 dimensions=3*:int64 tuple_shapes=4*:Shape layout=5:Layout",
     "Layout": "minor_to_major=1*:int64",

@@ -370,15 +370,16 @@ def _by_update(graph: Graph, flow: Flow, detected: Detected) -> None:
                 why = f"{names[update.output]} updates it without a gradient"
                 detected.setdefault(update.source, (Role.STATISTICS, why))
         return
-    backward = np.flatnonzero(graph.phase == Phase.BACKWARD).tolist()
-    by_gradient = flow.descendants(t for i in backward for t in flow.results[i])
+    producers = np.flatnonzero(graph.phase == Phase.BACKWARD).tolist()
+    backward = [t for index in producers for t in flow.results[index]]
+    by_gradient = flow.descendants(backward)
     forward = {
         t
         for t in flow.inputs
         if any(graph.phase[r] == Phase.FORWARD for r in viewed_readers(flow, t))
     }
     _by_counting(graph, flow, detected, by_gradient, names)
-    by_value = flow.descendants((t for i in backward for t in flow.results[i]), FLOATING)
+    by_value = flow.descendants(backward, FLOATING)
     trained = {u.output for u in updates if u.source in forward and by_gradient[u.output]}
     replaced = {u.source for u in updates} | {source for _, source in graph.twins}
     fixed = {t for t in flow.inputs if shapes[t] and t not in replaced}

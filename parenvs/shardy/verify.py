@@ -294,7 +294,8 @@ class ShardyOracle:
     def __init__(self, module: Any, devices: int = 2) -> None:
         if devices < 2:
             raise ParenvsError(f"a mesh axis needs at least 2 devices, not {devices}")
-        self._context, text = stablehlo(module if isinstance(module, bytes) else proto_of(module))
+        data = module if isinstance(module, bytes) else proto_of(module)
+        self._context, text = stablehlo(data)
         # The mesh has to be declared in front of the first function that uses it.
         start = text.index("{\n") + 2
         self._text = f'{text[:start]}  sdy.mesh @mesh = <["x"={devices}]>\n{text[start:]}'

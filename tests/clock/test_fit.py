@@ -30,6 +30,5 @@ def test_fitted__refuses_seconds_without_a_bandwidth(seconds):
 
 
 def test_timing__of_processes_is_that_of_the_last_to_end():
-    timing = Timing.of([[1.0, 5.0, 3.0], [2.0, 1.0, 4.0]])
-    assert timing == Timing(4.0, 3.0, 4.5, 3)
+    assert Timing.of([[1.0, 5.0, 3.0], [2.0, 1.0, 4.0]]) == Timing(4.0, 3.0, 4.5, 3)
     assert Timing.of([2.0, 1.0]) == Timing(1.5, 1.25, 1.75, 2)

@@ -54,8 +54,7 @@ def test_stages__cuts_are_moved_to_borders(pipeline):
     distance = bounds[border] - 2700
     assert planned.run.cuts == (bounds[border],)
     assert moved.startswith(f"cut 1 moved by {distance:+d} of") and planned.names[border] in moved
-    others = np.abs(np.array(bounds[1:-1]) - 2700)
-    assert abs(distance) == others.min() > 0
+    assert abs(distance) == np.abs(np.array(bounds[1:-1]) - 2700).min() > 0
     change = judge(replace(pipeline, cuts=(2700 + distance,))).length_seconds
     share = change / judge(pipeline).length_seconds - 1
     assert f"{abs(share):.2%} {'longer' if share > 0 else 'shorter'}" in costs

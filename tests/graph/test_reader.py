@@ -209,8 +209,7 @@ def test_reader__loop_has_a_body_with_a_parent():
     dots = [i for i, name in enumerate(names(graph)) if name == "dot"]
     assert [bool(inside[i]) for i in dots] == [True]
     assert (graph.parent[inside] < np.flatnonzero(inside)).all()
-    once = graph.flops[inside].sum()
-    assert graph.flops[index] == 6 * once
+    assert graph.flops[index] == 6 * graph.flops[inside].sum()
     assert graph.flops[dots[0]] == 2 * 2 * 4 * 4
     assert graph.total_flops == graph.flops[index] + 7  # and the final sum of eight numbers
     assert not set(np.flatnonzero(inside)) & set(graph.pivots())

@@ -13,13 +13,24 @@ import parenvs.datasets.models.blocks as nn
 from parenvs.datasets.models.model import (
     Array,
     Model,
+    Optimizer,
     Tree,
     adam,
-    descent,
     floats,
     integers,
     weight,
 )
+
+
+def descent() -> Optimizer:
+    """Return gradient descent, which has no state."""
+
+    def update(params: Tree, grads: Tree, state: Tree) -> tuple[Tree, Tree]:
+        with named_scope("descent"):
+            new = jax.tree.map(lambda w, g: w - 1.0 * g.astype(w.dtype), params, grads)
+        return new, state
+
+    return Optimizer("descent", lambda params: {}, update)
 
 
 def quick_gelu(x: Array) -> Array:

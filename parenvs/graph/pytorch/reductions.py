@@ -94,14 +94,8 @@ def _ranked(x: Array, rank: int, dim: int, keepdim: bool) -> tuple[Array, Array]
     return pick(values), pick(indices)
 
 
-@operation("_softmax", "_safe_softmax")
-def _softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.softmax(x.astype(jnp.float32) if half_to_float else x, dim)
-
-
-@operation("_log_softmax")
-def _log_softmax(x: Array, dim: int, half_to_float: bool = False) -> Array:
-    return jax.nn.log_softmax(x.astype(jnp.float32) if half_to_float else x, dim)
+def _in_float(function: Operation) -> Operation:
+    return lambda x, dim, widen=False: function(x.astype(jnp.float32) if widen else x, dim)
 
 
 def _wide(x: Array) -> Array:
@@ -118,7 +112,7 @@ def _normalized(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Arr
 
 @operation("native_layer_norm")
 def _layer_norm(
-    x: Array, shape: Sequence[int], weight: Array | None, bias: Array | None, eps: float
+    x: Array, shape: Sequence[int], weight: Maybe, bias: Maybe, eps: float
 ) -> tuple[Array, Array, Array]:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     result, mean, scale = _normalized(x, axes, eps)
@@ -128,7 +122,7 @@ def _layer_norm(
 
 @operation("_fused_rms_norm")
 def _rms_norm(
-    x: Array, shape: Sequence[int], weight: Array | None = None, eps: float | None = None
+    x: Array, shape: Sequence[int], weight: Maybe = None, eps: float | None = None
 ) -> Any:
     axes = tuple(range(x.ndim - len(shape), x.ndim))
     wide = _wide(x)
@@ -141,8 +135,8 @@ def _rms_norm(
 @operation("native_group_norm")
 def _group_norm(
     x: Array,
-    weight: Array | None,
-    bias: Array | None,
+    weight: Maybe,
+    bias: Maybe,
     count: int,
     channels: int,
     positions: int,
@@ -164,8 +158,8 @@ def _scaled(x: Array, weight: Maybe, bias: Maybe) -> Array:
 @operation("_native_batch_norm_legit_functional")
 def _batch_norm_training(
     x: Array,
-    weight: Array | None,
-    bias: Array | None,
+    weight: Maybe,
+    bias: Maybe,
     running_mean: Array,
     running_var: Array,
     training: bool,
@@ -206,7 +200,7 @@ _HALF = (jnp.bfloat16, jnp.float16)
 
 
 @operation("linear")
-def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+def linear(x: Array, weight: Array, bias: Maybe = None) -> Array:
     """Multiply the last dimension of ``x`` with that of a matrix, (outputs, inputs)."""
     product = lax.dot_general(x, weight, (((x.ndim - 1,), (weight.ndim - 1,)), ((), ())))
     return product if bias is None else product + bias
@@ -246,7 +240,7 @@ def _attention(
     query: Array,
     key_: Array,
     value: Array,
-    attn_mask: Array | None = None,
+    attn_mask: Maybe = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     *,
@@ -296,7 +290,7 @@ def _attention(
 
 @operation("transformers.grouped_mm_fallback", "_grouped_mm")
 def _grouped_product(
-    x: Array, weight: Array, offs: Array | None = None, bias: Any = None, out_dtype: Any = None
+    x: Array, weight: Array, offs: Maybe = None, bias: Any = None, out_dtype: Any = None
 ) -> Array:
     """Multiply rows, sorted by expert, with the matrices of their experts.
 
@@ -324,6 +318,8 @@ register(
         "var.correction": lambda x, dim=None, correction=None, keepdim=False: _var_mean(
             x, dim, correction, keepdim
         )[0],
+        "_softmax _safe_softmax": _in_float(jax.nn.softmax),
+        "_log_softmax": _in_float(jax.nn.log_softmax),
         "cumprod": lambda x, dim, dtype=None: jnp.cumprod(x, dim, dtype=dtype),
         "max.dim": _extreme(jnp.max, jnp.argmax),
         "min.dim": _extreme(jnp.min, jnp.argmin),
