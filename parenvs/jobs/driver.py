@@ -363,10 +363,10 @@ class Driver:
         library = self.problem.library
         degrees = library.candidates[self.held_plan - 1].degrees
         files = Files.of(self.plans.plans[degrees])
-        names = list(map(files.name, files.ranks()))
-        # Replicas have the same name: one of each is enough.
-        left = {x for k, x in enumerate(names) if self.holders[k // library.devices] is not None}
-        return left == set(names)
+        numbers = list(map(files.number, files.ranks()))
+        # Replicas have the same file: one of each is enough.
+        left = {x for k, x in enumerate(numbers) if self.holders[k // library.devices] is not None}
+        return left == set(numbers)
 
     def _change_plan(self, plan: int, event: int) -> None:
         degrees = [None, *(x.degrees for x in self.problem.library.candidates)]
