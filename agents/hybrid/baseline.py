@@ -201,7 +201,7 @@ def limits_of(words: str) -> Constraints:
         degrees[_NAMES[name]] = (value,) if name == "zero" else value
     # What is left but separators was not understood; the judge's own words join degrees by x.
     left = _WORDS.sub("", text).strip(" ,·x")
-    if left.strip(" ,") or not degrees or not {*degrees.get("recompute", ())} <= {*RECOMPUTE_MODES}:
+    if left or not degrees or not {*degrees.get("recompute", ())} <= {*RECOMPUTE_MODES}:
         raise ParenvsError(
             f"--baseline {shown(words)} does not parse; write it like {_FORM}, or fsdp, or give a "
             "file of flags"

@@ -432,9 +432,8 @@ def _judge(
     plan = plan_of_types(orders.tables(setting), fastest_first, stages)
     used = len(stages)
     orders.judged += 1
-    length = orders.problem.length(plan)
     if orders.problem.report(plan).legal:
-        orders.keep(plan, setting, length)
+        orders.keep(plan, setting, orders.problem.length(plan))
     orders.judge(np.array([[*plan.servers[used:], *plan.servers[:used]]]), setting)
 
 
@@ -460,12 +459,11 @@ def sandwich(
     problem: Hybrid,
     limits: Constraints = ONE_SERVER,
     most_types: int = MAX_TYPES,
-    states: int = MAX_STATES,
     time_limit: float | None = None,
 ) -> Answer:
     """Return a plan and a certified lower bound by rounding speeds to few types.
 
-    There are at most ``most_types`` types and ``states`` sets of servers by type. The first of both
+    There are at most ``most_types`` types and ``MAX_STATES`` sets of servers. The first of both
     searches has half of ``time_limit`` (default: ``SECONDS`` for each); the first plan that fits
     takes as long as it does. An ``InfeasibleError`` says that no plan fits.
     """
@@ -475,8 +473,8 @@ def sandwich(
     labels, half = 0, SECONDS if time_limit is None else time_limit / 2
     state.start(np.inf if time_limit is None else begin + half)
     if state.best is not None and time.perf_counter() < begin + 2 * half:
-        labels = rounded_down(state, most_types, states, begin + half)
-    bound, more = lower_bound(state, most_types, states, begin + 2 * half)
+        labels = rounded_down(state, most_types, deadline=begin + half)
+    bound, more = lower_bound(state, most_types, deadline=begin + 2 * half)
     return state.answer("subset-dp", begin, bound, labels + more)
 
 

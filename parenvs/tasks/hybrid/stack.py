@@ -238,8 +238,7 @@ class Stack:
 
     def _by_device(self, name: str) -> dict[str, float]:
         """Return one of the constants ``_BY_DEVICE``, which ``__post_init__`` made an object."""
-        shares: dict[str, float] = getattr(self, name)
-        return shares
+        return getattr(self, name)
 
     def _of_device(self, name: str, device: Device, precision: str) -> float:
         """Return a constant on a device: its own, that of the one it is like, or of all others."""
