@@ -144,7 +144,7 @@ def test_belief__by_a_second_writing(problem, prior):
 
     def kernel(i, j):
         near = np.exp(-((x[i] - x[j]) ** 2).sum() / (2 * model.LENGTH**2))
-        return model.OFFSET**2 + model.SMOOTH**2 * near
+        return belief.offset**2 + model.SMOOTH**2 * near
 
     at = [k for k, _ in told]
     covariance = np.array([[kernel(i, j) for j in at] for i in at])
@@ -198,6 +198,15 @@ def test_belief__an_outlier_moves_little(problem, prior):
 
 
 # studies
+
+
+@pytest.mark.thorough
+def test_study__learns_that_a_machine_is_slower_than_all_stacks_say(problem):
+    study = played(Study(problem, candidates=ROWS), 5, times=6.0)
+    first, *later = study.trials
+    assert first.expected_seconds < first.seconds[0] / 4
+    for trial in later:
+        assert trial.expected_seconds == pytest.approx(trial.seconds[0], rel=0.3)
 
 
 @pytest.mark.thorough
