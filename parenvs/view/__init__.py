@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from parenvs.core.registry import task_of
 from parenvs.core.task import Task
 from parenvs.errors import ParenvsError
-from parenvs.files import StrPath
+from parenvs.files import StrPath, json_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -61,7 +61,7 @@ def save(path: StrPath, viewable: Any) -> None:
     """Write the figure; equal plans give equal bytes, and a failure leaves the old file.
 
     Args:
-        path: ends in ``.png``, ``.svg`` or ``.pdf``.
+        path: ends in ``.png``, ``.svg``, ``.pdf`` or ``.html``: a page with text and plan file.
         viewable: what the judge says of a plan, or a problem without one.
 
     Raises:
@@ -69,7 +69,12 @@ def save(path: StrPath, viewable: Any) -> None:
     """
     from parenvs.view import page
 
-    page.write(path, lambda: figure(viewable))
+    words = {}
+    if page.ending(path) == ".html":
+        words["Text"] = text(viewable)
+        plan = getattr(viewable, "plan", None)
+        words |= {"Plan file": json_text(plan.to_json())} if plan else {}
+    page.write(path, lambda: figure(viewable), words)
 
 
 def save_trace(path: StrPath, report: Report, every_rank: bool = False) -> None:
@@ -104,8 +109,8 @@ def show(viewable: Any, path: StrPath | None = None) -> None:
 
     Args:
         viewable: what the judge says of a plan, the answer of a planner, or a problem.
-        path: of the picture, which ends in ``.png``, ``.svg`` or ``.pdf`` (default: the text is
-            printed, in colors on a terminal).
+        path: of the picture, see ``save`` (default: the text is printed, in colors on a
+            terminal).
 
     Raises:
         ParenvsError: ``viewable`` is something else, or the path has another ending.

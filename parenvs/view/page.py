@@ -47,6 +47,21 @@ _MOST_REASONS = 6  # lines
 _MOST_LETTERS = 120  # of the title
 _METADATA = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
 """Ending of a picture's file -> what is left out of it, as it would change with the day."""
+_HTML = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{{ title }}</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<style>
+:root { color-scheme: light dark; }
+body { font-family: system-ui, sans-serif; max-width: 1280px; margin: auto; padding: 1rem; }
+svg { width: 100%; height: auto; }
+pre { overflow-x: auto; }
+</style></head>
+<body>{{ svg | safe }}
+{% for heading, text in words.items() %}<details open><summary>{{ heading }}</summary>
+<pre>{{ text }}</pre></details>
+{% endfor %}</body></html>
+"""
+"""A page that needs no other file."""
 _STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "text.color": INK,
@@ -99,15 +114,30 @@ def _blank_figure() -> Figure:
     return figure
 
 
-def write(path: StrPath, draw: Callable[[], Figure]) -> None:
+def write(
+    path: StrPath, draw: Callable[[], Figure], words: Mapping[str, str] | None = None
+) -> None:
     """Write what ``draw`` returns; equal figures give equal bytes, a failure leaves the old file.
+
+    Args:
+        path: of the file.
+        draw: makes the figure.
+        words: heading -> text below the picture, where the file is a page (.html).
 
     Raises:
         ParenvsError: another ending.
     """
     suffix = ending(path)
     with replacing(path) as stream:
-        stream.write(content(suffix, draw))
+        if suffix == ".html":
+            from jinja2 import Template
+
+            svg = content(".svg", draw).decode()
+            svg = svg[svg.index("<svg") :]
+            page = Template(_HTML, autoescape=True)
+            stream.write(page.render(title=Path(path).stem, svg=svg, words=words or {}).encode())
+        else:
+            stream.write(content(suffix, draw))
 
 
 def content(suffix: str, draw: Callable[[], Figure]) -> bytes:
@@ -134,14 +164,14 @@ def with_dark(svg: str) -> str:
 
 
 def ending(path: StrPath) -> str:
-    """``".png"``, ``".svg"`` or ``".pdf"``, in lower case.
+    """``".png"``, ``".svg"``, ``".pdf"`` or ``".html"``, in lower case.
 
     Raises:
         ParenvsError: another ending.
     """
     suffix = Path(path).suffix.lower()
-    if suffix not in _METADATA:
-        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(_METADATA)}")
+    if suffix not in (known := (*_METADATA, ".html")):
+        raise ParenvsError(f"{os.fspath(path)}: a picture ends in {', '.join(known)}")
     return suffix
 
 

@@ -76,7 +76,9 @@ OtherInstance = Annotated[
 PlanOut = Annotated[Path | None, typer.Option("--out", help="Write the plan to this .json file.")]
 Plot = Annotated[
     Path | None,
-    typer.Option(callback=lambda path: _picture(path), help="Draw the plan (.png, .svg, .pdf)."),
+    typer.Option(
+        callback=lambda path: _picture(path), help="Draw the plan (.png, .svg, .pdf, .html)."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
