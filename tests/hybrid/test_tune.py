@@ -140,11 +140,11 @@ def test_belief__by_a_second_writing(problem, prior):
     parts = [prior.take(np.array([k])) for k, _ in told]
     belief = Belief(stacks, share, parts, [Result(y) for _, y in told])
     particles = prior.particles(stacks).reshape(-1, len(ROWS))
-    x = prior.features
+    x, (offset, smooth) = prior.features, belief.spread
 
     def kernel(i, j):
         near = np.exp(-((x[i] - x[j]) ** 2).sum() / (2 * model.LENGTH**2))
-        return belief.offset**2 + model.SMOOTH**2 * near
+        return offset**2 + smooth**2 * near
 
     at = [k for k, _ in told]
     covariance = np.array([[kernel(i, j) for j in at] for i in at])

@@ -17,14 +17,14 @@ from parenvs.compiled import Array
 from parenvs.tasks.hybrid.stack import Stack
 from parenvs.tasks.hybrid.tune.prior import PARTICLES, Priced, joined
 
-SMOOTH, LENGTH, NOISE = 0.15, 2.0, 0.09
-"""Standard deviations of what alike plans share and of one trial, and the length over which plans
-are alike."""
-OFFSETS = {0.06: 0.9, 0.3: 0.08, 1.0: 0.02}
-"""Standard deviation of a shift of all plans -> its probability; trials choose the likeliest.
+LENGTH, NOISE = 2.0, 0.09
+"""The length over which plans are alike, and standard deviation of one trial."""
+SPREADS = {(0.06, 0.15): 0.9, (0.3, 0.15): 0.06, (0.3, 0.5): 0.02, (1.0, 0.5): 0.02}
+"""Standard deviations of a shift of all plans, and of what alike plans share -> probability.
 
-Machines that the stacks were measured on are within the first. Processors, small models that wait
-for their host, and broken links are several times slower than all stacks say, with every plan.
+Trials choose the likeliest. Machines that the stacks were measured on are within the first.
+Processors, small models that wait for their host, and broken links are several times slower than
+all stacks say, with every plan, and unlike them from plan to plan.
 """
 STUDENT, SURPRISE = 4.0, 1.6
 """Degrees of freedom of the noise of a trial that takes this many times the 99 % quantile."""
@@ -105,7 +105,7 @@ class Belief:
     Attributes:
         stacks: (S,) weights of the stacks.
         memory: (S, G) weights of the grid of (a, c).
-        offset: standard deviation of a shift of all plans, one of ``OFFSETS``.
+        spread: of ``SPREADS``, the likeliest.
         noise: (n,) variances of the trials that took seconds.
     """
 
@@ -128,26 +128,26 @@ class Belief:
         self._log_weights = np.repeat(prior, PARTICLES)  # (S P,)
         ran = [(x, t) for x, t in zip(plans, results, strict=True) if np.isfinite(t.seconds)]
         count = len(ran)
-        self.offset, self._repeats = min(OFFSETS), np.array([trial.repeats for _, trial in ran])
+        self.spread, self._repeats = min(SPREADS), np.array([trial.repeats for _, trial in ran])
         self.noise = NOISE**2 / self._repeats
         if ran:
             priced = joined([plan for plan, _ in ran])
             self._features = priced.features
             seconds = np.array([trial.seconds for _, trial in ran])
             self._rest = seconds - priced.particles(stacks).reshape(-1, count)  # (S P, n)
-            likelihoods = {x: self._settle(x) + np.log(OFFSETS[x]) for x in OFFSETS}
+            likelihoods = {x: self._settle(x) + np.log(SPREADS[x]) for x in SPREADS}
             self._settle(max(likelihoods, key=lambda x: likelihoods[x]))
         machines = self._posterior(count)
         self.weights = machines / machines.sum()
         self.stacks = self.weights.reshape(len(weights), -1).sum(axis=1)
         self._heavy = np.flatnonzero(self.weights > LEAST_WEIGHT * self.weights.max())
 
-    def _settle(self, offset: float) -> float:
-        """Take an offset, and return the logarithm of the likelihood of all trials.
+    def _settle(self, spread: tuple[float, float]) -> float:
+        """Take standard deviations, and return the logarithm of the likelihood of all trials.
 
         Trials that took far longer than those before them allow get a wider noise.
         """
-        self.offset, self.noise = offset, NOISE**2 / self._repeats
+        self.spread, self.noise = spread, NOISE**2 / self._repeats
         for k in range(1, len(self.noise)):
             weights = self._posterior(k)
             weights /= weights.sum()
@@ -185,11 +185,16 @@ class Belief:
         root = self._root(count)
         half = np.linalg.solve(root, across.T)
         mean = self._rest[:, :count] @ np.linalg.solve(root.T, half)
-        return mean, self.offset**2 + SMOOTH**2 - (half**2).sum(axis=0)
+        return mean, self._variance - (half**2).sum(axis=0)
+
+    @property
+    def _variance(self) -> float:
+        return sum(deviation**2 for deviation in self.spread)
 
     def _kernel(self, a: Array, b: Array) -> Array:
         squares = ((a[:, None] - b[None]) ** 2).sum(axis=-1)
-        return np.asarray(self.offset**2 + SMOOTH**2 * np.exp(-squares / (2 * LENGTH**2)))
+        offset, smooth = self.spread
+        return np.asarray(offset**2 + smooth**2 * np.exp(-squares / (2 * LENGTH**2)))
 
     def predict(self, plans: Priced, particles: Array | None = None) -> Prediction:
         """Return what is believed of plans.
@@ -200,7 +205,7 @@ class Belief:
         """
         every = plans.particles(self._names) if particles is None else particles
         mean = every.reshape(-1, every.shape[-1])[self._heavy]
-        variance = np.full(mean.shape[1], self.offset**2 + SMOOTH**2)
+        variance = np.full(mean.shape[1], self._variance)
         if len(self.noise):
             rest, variance = self._at(plans.features, len(self.noise))
             mean = mean + rest[self._heavy]
