@@ -39,7 +39,7 @@ AHEAD = 12
 WINDOW = 60
 """Intervals over which ``LookAhead`` counts departures and joins."""
 SAME = 1e-9
-"""Share by which values may differ by rounding."""
+"""Share by which values may differ by rounding, and the least probability of a loss of state."""
 DEEPER = 1.5
 """How much deeper than the shallowest pipeline that fits Bamboo's is (section 4 of its paper)."""
 
@@ -101,13 +101,16 @@ class LookAhead:
     The number of nodes keeps to the mean trend of the last hour. Within it, what departures cost
     each plan is an expectation, and exact (``parenvs.tasks.elastic.library``); their rate is that
     of the last hour with known counts before it. The first plan of the best sequence is chosen; of
-    plans that are equally good, the one in force.
+    plans that are equally good, the one in force. Where checkpoints can be chosen, they are
+    sqrt(2 x seconds of one x mean seconds to a loss of state) apart (Young, CACM 17, 1974), or ten
+    intervals as elsewhere, if that is less.
 
     Args:
         prior: departures and intervals of a node that count before any are seen.
     """
 
     name = "look-ahead"
+    saves = True
 
     def __init__(self, prior: tuple[float, float] = PRIOR) -> None:
         self.prior = prior
@@ -130,15 +133,19 @@ class LookAhead:
             for h in range(1, steps)
         )
         # Two digits of the rate: values are shared between intervals that are alike.
-        after = self._value(float(f"{leave:.2g}"), nodes)
+        leave = float(f"{leave:.2g}")
+        after = self._value(leave, nodes)
         earned = self.problem.earned[moment.event, moment.plan].copy()
         if moment.event == 0 and self.problem.saves(moment.since):
             earned[moment.plan] -= self.problem.saved[moment.plan]
         worth = np.where(self.allowed(moment.nodes), earned + after, -np.inf)
         best = int(worth.argmax())
         # Ties go to the plan in force, since a change that gains nothing adds risk.
-        equal = worth[moment.plan] >= worth[best] - SAME * abs(worth[best])
-        return moment.plan if equal else best
+        if worth[moment.plan] < worth[best] - SAME * abs(worth[best]):
+            return best
+        gone = plan_chances(*self.problem.library.sizes[moment.plan], leave)[GONE].sum()
+        is_due = moment.plan > 0 and moment.event == 0 and moment.since + 1 >= self._apart(gone)
+        return CHECKPOINT if is_due and self.problem.checkpoints else moment.plan
 
     def predicted(self, moment: Moment) -> tuple[float, float]:
         """Return the probability that a node leaves in an interval, and how many more there are."""
@@ -161,9 +168,17 @@ class LookAhead:
             # best[e, k]: the most that follows if event e happens to plan k.
             best = (self.problem.earned + later).max(axis=2)
             # Half of the time between two checkpoints is lost on average.
-            best[GONE] -= self.problem.lost_samples * self.problem.library.costs.every / 2
+            best[GONE] -= self.problem.lost_samples * self._apart(chances[GONE]) / 2
             self.cache[leave, nodes] = (chances * best).sum(axis=0)
         return self.cache[leave, nodes]
+
+    def _apart(self, gone: Array) -> Array:
+        """Intervals between checkpoints, by the probability of a loss of state in one."""
+        costs = self.problem.library.costs
+        if not (self.saves and self.problem.checkpoints):
+            return np.full_like(gone, costs.every)
+        young = np.sqrt(2 * costs.save / self.problem.seconds / np.maximum(gone, SAME))
+        return np.asarray(np.minimum(young, costs.every))
 
 
 class Parcae(LookAhead):
@@ -176,6 +191,7 @@ class Parcae(LookAhead):
     """
 
     name = "parcae"
+    saves = False
 
     def predicted(self, moment: Moment) -> tuple[float, float]:
         seen = min(moment.interval, AHEAD)
