@@ -41,9 +41,8 @@ def test_show__prints_the_text_or_writes_the_picture(tmp_path, capsys):
     parenvs.show(answer.report, path.with_suffix(".html"))
     content = path.with_suffix(".html").read_text()
     assert "<svg" in content and "<script" not in content and "src=" not in content
-    shown = re.findall("<pre>(.*?)</pre>", content, re.DOTALL)
-    assert html.unescape(shown[0]) == viewer.text(answer.report)
-    assert json.loads(html.unescape(shown[1])) == answer.plan.to_json()
+    words, plan = map(html.unescape, re.findall("<pre>(.*?)</pre>", content, re.DOTALL))
+    assert words == viewer.text(answer.report) and json.loads(plan) == answer.plan.to_json()
 
 
 def test_door__save_of_something_else_leaves_no_file(tmp_path):

@@ -23,8 +23,7 @@ SPREADS = {(0.06, 0.15): 0.9, (0.3, 0.15): 0.06, (0.3, 0.5): 0.02, (1.0, 0.5): 0
 """Standard deviations of a shift of all plans, and of what alike plans share -> probability.
 
 Trials choose the likeliest. Machines that the stacks were measured on are within the first.
-Processors, small models that wait for their host, and broken links are several times slower than
-all stacks say, with every plan, and unlike them from plan to plan.
+Processors and small models are several times slower than all stacks say, and not alike so.
 """
 STUDENT, SURPRISE = 4.0, 1.6
 """Degrees of freedom of the noise of a trial that takes this many times the 99 % quantile."""
