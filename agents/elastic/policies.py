@@ -101,8 +101,8 @@ class LookAhead:
     The number of nodes keeps to the mean trend of the last hour. Within it, what departures cost
     each plan is an expectation, and exact (``parenvs.tasks.elastic.library``); their rate is that
     of the last hour with known counts before it. The first plan of the best sequence is chosen; of
-    plans that are equally good, the one in force. Where checkpoints can be chosen, they at
-    most sqrt(2 x seconds of one x mean seconds to a loss of state) apart (Young, CACM 17, 1974).
+    plans that are equally good, the one in force. Checkpoints, where they can be chosen, are
+    at most sqrt(2 x seconds of one x mean seconds to a loss) apart (Young, CACM 17, 1974).
 
     Args:
         prior: departures and intervals of a node that count before any are seen.
